@@ -11,6 +11,8 @@ import statistics
 import numpy
 
 from measure import LENGTH, rows_so_far
+from norms import NORMS
+from norms import ROWS as NORM_ROWS
 from sandwich import BATCHES, ENDS, LENGTHS, MODELS, POINTS, REFERENCE, ROWS, RUN
 
 BEYOND = 0.5  # how many rungs beyond a ladder a loss may lie
@@ -157,7 +159,20 @@ def main() -> None:
         if noise[model]:
             compare("c = 2", whole_run_of(by_points({point: 2 * value for point, value in noise[model].items()})), truth)
         compare("published laws", whole_run_of(lambda n: 1e6 * (n * LENGTH / 1e9)**0.5 / LENGTH), truth)
-    laws(measured, noise)
+    other = {norm: scales(norm) for norm in NORMS}
+    for norm, of_model in other.items():
+        print(f"{norm}: {({model: {p: round(v, 1) for p, v in by_point.items()} for model, by_point in of_model.items()})}")
+    laws(measured, {"phi": noise} | other)
+
+
+def scales(norm: str) -> dict[str, dict[int, float]]:
+    """The noise scale in a norm by model and point: the geometric mean over seeds."""
+    known: dict[str, dict[int, list[float]]] = {}
+    for row in rows_so_far(NORM_ROWS).values():
+        if row[norm][0]:
+            known.setdefault(row["model"], {}).setdefault(row["point"], []).append(row[norm][0])
+    return {model: {point: statistics.geometric_mean(values) for point, values in by_point.items()}
+            for model, by_point in known.items()}
 
 
 def compare(name: str, predicted: float, truth: float) -> None:
@@ -169,10 +184,12 @@ def shown(table: Table) -> str:
     return f"{worth}{f' ({table.outside} outside)' if table.outside else ''}"
 
 
-def laws(measured: dict[str, dict[int, dict[int, float]]], noise: dict[str, dict[int, float]]) -> None:
-    """Prints each law's constant, fitted on one model, and its root mean square error of ln SE on the other."""
-    forms = {"c phi": lambda model, point: noise[model][point],
-             "a n^0.46": lambda model, point: (point + LENGTHS[point][0][0] / 2)**0.46}
+def laws(measured: dict[str, dict[int, dict[int, float]]], noises: dict[str, dict[str, dict[int, float]]]) -> None:
+    """Prints each law's constant, fitted on one model, and its root mean square error of ln SE on the other. `noises`:
+    noise scales by norm, model and point. All laws are compared at the points where every noise scale is known."""
+    noises = {norm: noise for norm, noise in noises.items() if set(noise) >= set(measured)}
+    forms = {f"c {norm}": lambda model, point, noise=noise: noise[model][point] for norm, noise in noises.items()}
+    forms["a n^0.46"] = lambda model, point: (point + LENGTHS[point][0][0] / 2)**0.46
     constants = numpy.exp(numpy.linspace(math.log(1e-3), math.log(1e3), 4000))
     for fitted in measured:
         for judged in set(measured) - {fitted}:
@@ -181,8 +198,9 @@ def laws(measured: dict[str, dict[int, dict[int, float]]], noise: dict[str, dict
                 for model in (fitted, judged):
                     errors[model] = numpy.mean([
                         (numpy.log((constants * form(model, point) + REFERENCE) / (constants * form(model, point) + b))
-                         - value)**2 for point, worth in measured[model].items() if point in noise[model]
-                        for b, value in worth.items()], axis=0)
+                         - value)**2 for point, worth in measured[model].items()
+                        if all(point in noise[model] for noise in noises.values()) for b, value in worth.items()],
+                        axis=0)
                 best = int(numpy.argmin(errors[fitted]))
                 print(f"{name}, fitted on {fitted} ({constants[best]:.3g}, rms {math.sqrt(errors[fitted][best]):.3f}): "
                       f"rms on {judged} {math.sqrt(errors[judged][best]):.3f}")

@@ -34,7 +34,7 @@ void require_needed_keys(const Setting& cluster, const std::string& where) {
   }
 }
 
-// Finds an inline field of a cluster in the section, preferring one that --set gave. Returns null if there is none.
+// Returns an inline field of the section, preferably one that --set gave; null if there is none.
 const Setting* find_inline_field(const Setting& section) {
   const std::vector<std::string> keys = cluster_keys();
   const Setting* found = nullptr;

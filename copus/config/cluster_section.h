@@ -1,5 +1,4 @@
-// Reads the section [cluster], whose content may be in a file of its own. Only sources of this room include this
-// header.
+// Reads the section [cluster] or the file that it names. Only sources of this room include this header.
 #pragma once
 
 #include <string>
@@ -9,10 +8,10 @@
 
 namespace copus {
 
-// Completes config.cluster, whose inline fields have been read already, with the file that cluster.config names. If
-// --set names the file, the file replaces all inline fields that --set did not give, so a run can be resumed on another
-// cluster. Throws UserError if a file and inline fields contradict each other, if a field is wrong or missing, if the
-// file cannot be read, or if a clock needs a cluster and none is given.
+// Completes config.cluster from the file that cluster.config names, after the inline fields have been read. If --set
+// names the file, its fields replace all inline fields except those given by --set, so that a run can resume on another
+// cluster. Throws UserError if file and inline fields contradict each other, if a field is wrong or missing, if the
+// file cannot be read, or if the clock needs a cluster and none is given.
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config);
 
 // Makes a description from a table with the fields of a cluster file. `where` names the table in messages. Throws

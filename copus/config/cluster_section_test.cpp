@@ -37,7 +37,7 @@ class ClusterSection : public testing::Test {
   ClusterSection() { write(cluster_text); }
 
   void write(const std::string& text) { std::ofstream(file_) << text; }
-  // Returns the error message for a cluster file with this text.
+  // Parses a cluster file with this text, and returns the error message.
   std::string message_of_file(const std::string& text) {
     write(text);
     return error_with_cluster(by_file_);

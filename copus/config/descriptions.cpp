@@ -27,20 +27,19 @@ std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
   return names;
 }
 
-// Returns whether a file exists. None exists if the path is too long for a file name. A path without permission counts
-// as existing, because reading it then reports the error.
+// Returns whether a file exists; false for paths longer than the system allows. A path without permission counts as
+// existing, because reading it then reports the error.
 bool exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) || error == std::errc::permission_denied;
 }
 
-// Refuses a text that is neither a name nor a file; the user may have meant either. `what` is "cluster" or "model".
+// Throws UserError for a text that is neither a shipped name nor a file. `what` is "cluster" or "model".
 [[noreturn]] void refuse(const std::string& asked_by, const char* what, const std::string& text, const char* extension,
                          const std::vector<ShippedFile>& shipped) {
   const std::vector<std::string> names = names_of(shipped);
   auto similar = nearest(text, names);
-  // Finds a name by its beginning. A user who writes "h100" omits the suffix that distinguishes the kinds of this
-  // hardware.
+  // Finds a shipped name that continues the text after a dash: "h100-sxm" for "h100".
   const auto longer =
       std::find_if(names.rbegin(), names.rend(), [&](const std::string& name) { return name.starts_with(text + "-"); });
   if (!similar && longer != names.rend()) similar = *longer;

@@ -1,4 +1,4 @@
-// Descriptions of clusters and models in files of their own: the user's files, and files that ship with the program.
+// Descriptions of clusters and models: the user's files, and files that ship with the program.
 #pragma once
 
 #include <filesystem>
@@ -17,12 +17,13 @@ namespace copus {
 // missing field.
 ClusterDescription parse_cluster(std::string_view toml_text, const std::string& source);
 
-// Reads a cluster's description from a file, or finds a shipped one by name. `asked_by` says in messages where the path
-// was given: "--cluster". Throws as parse_cluster does, and UserError if the file cannot be read.
+// Reads a cluster's description from a file, or finds a shipped one by name. `asked_by` names the option or setting
+// that gave the path, for messages: "--cluster". Throws as parse_cluster does, and UserError if the file cannot be
+// read.
 ClusterDescription read_cluster_file(const std::string& path, const std::string& asked_by);
 
-// The text of a model's description. It comes from a config.json, from the folder that holds one, or from a model that
-// ships with Copus. `source` names the file in messages.
+// The text of a model's config.json, from a file, a folder or the models that ship with Copus. `source` names the file
+// in messages.
 struct ModelText {
   std::string text;
   std::string source;
@@ -30,29 +31,29 @@ struct ModelText {
 ModelText read_model_text(const std::string& path, const std::string& asked_by);
 ModelDescription read_model_file(const std::string& path, const std::string& asked_by);
 
-// Writes a description that parse_cluster reads back to an equal value.
+// Writes the cluster as TOML, which parse_cluster reads back to an equal value.
 std::string to_toml(const ClusterDescription& cluster);
 
-// Finds a description by name or by path. A name refers to a file that ships with the program:
-// configs/clusters/NAME.toml or configs/models/NAME.json. A path leads to a TOML file for a cluster; for a model, to a
-// Hugging Face config.json or the folder that holds one. Throws UserError if the text is neither a name nor a file
-// (listing the names, or the nearest), and as parse_cluster and parse_model_description do.
+// Finds a description by name or by path. A name stands for a shipped file: configs/clusters/NAME.toml or
+// configs/models/NAME.json. A path leads to a cluster's TOML file, or to a model's config.json or its folder. Throws
+// UserError if the text is neither a name nor a file (listing all names, or the nearest), and as parse_cluster and
+// parse_model_description do.
 ClusterDescription find_cluster(const std::string& name_or_path);
 ModelDescription find_model(const std::string& name_or_path);
 
-// Lists the names that ship with the program, sorted.
+// List the names of the shipped files, sorted.
 std::vector<std::string> names_of_shipped_clusters();
 std::vector<std::string> names_of_shipped_models();
 
 // The format version of calibration.json.
 inline constexpr int64_t calibration_file_version = 2;
 
-// Reads the critical batches from a calibration.json that `copus calibrate` wrote; at least one. Throws UserError,
-// which begins with `asked_by`, if the file cannot be read or holds none.
+// Reads at least one critical batch from a calibration.json that `copus calibrate` wrote. Throws UserError, beginning
+// with `asked_by`, if the file cannot be read or has no critical batches.
 std::vector<MeasuredCriticalBatch> read_calibration_file(const std::filesystem::path& path,
                                                          const std::string& asked_by);
 
-// Reads a file that `asked_by` names. Throws UserError if that fails; the message says who named the file and what was
+// Reads a file that `asked_by` names. If that fails, throws UserError, which says who named the file and what was
 // expected there.
 std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
                             const std::string& expected);

@@ -81,7 +81,7 @@ TEST(Descriptions, AClusterFileMaySayAll) {
   EXPECT_EQ(parse_cluster(to_toml(expected), "c.toml"), expected) << to_toml(expected);
 }
 
-// Returns the error message for the cluster file with `old` replaced.
+// Replaces `old` in a valid cluster file, parses the file, and returns the error message.
 std::string complaint(const std::string& old, const std::string& replacement) {
   std::string text = full_cluster_text;
   text.replace(text.find(old), old.size(), replacement);
@@ -117,7 +117,7 @@ TEST(Descriptions, MistakesInTheDeviceAreNamed) {
                 parse_cluster("device = 3\nranks_per_node = 1\nwithin_node = {}\nbetween_nodes = {}\n", "c.toml");
               }),
               HasSubstr("within_node has no latency_microseconds"));
-  // Tree times describe nodes, not links within one.
+  // Tree times apply only to links between nodes.
   EXPECT_THAT(complaint("gigabytes_per_second = 450.0", "gigabytes_per_second = 450.0\ntree_microseconds = 4"),
               HasSubstr("within_node has an unknown key \"tree_microseconds\""));
 }
@@ -164,7 +164,7 @@ TEST(Descriptions, EveryShippedFileIsReadByItsName) {
   }
 }
 
-// The expected parameter counts are stated in the models' cards and papers.
+// The parameter counts are from model cards and papers.
 TEST(Descriptions, ShippedModelsHaveTheirPublishedSizes) {
   const std::vector<std::pair<const char*, int64_t>> sizes = {
       {"llama-2-7b", 6738415616},     {"llama-2-13b", 13015864320},     {"llama-3.1-8b", 8030261248},

@@ -42,7 +42,7 @@ std::map<std::string, std::string> documented_defaults() {
   return defaults;
 }
 
-// Joins a list that is written on several lines into one line.
+// Joins the lines of a list into one line.
 std::string in_one_line(std::string value) {
   for (const auto& [lines, line] : {std::pair("[\n  ", "["), {",\n]", "]"}, {",\n  ", ", "}}) {
     for (size_t at; (at = value.find(lines)) != std::string::npos;) value.replace(at, std::strlen(lines), line);
@@ -64,7 +64,7 @@ TEST(Documentation, StatesTheDefaultsThatTheCodeHas) {
     config.optimizer.kind = kind;
     for (const WrittenField& field : write_fields(config)) {
       const std::string key = concat(field.section, ".", field.key);
-      // These follow from other keys, or have no default.
+      // These keys have no default, or one that follows from other keys.
       if (field.section == "model" || key == "data.train" || key == "optimizer.kind") continue;
       ASSERT_TRUE(documented.contains(key)) << key;
       EXPECT_EQ(documented.at(key), concat("`", in_one_line(field.value), "`")) << key;
@@ -72,7 +72,7 @@ TEST(Documentation, StatesTheDefaultsThatTheCodeHas) {
   }
 }
 
-// Checks docs/parallelism.md, section "How a configuration is written".
+// Compares with docs/parallelism.md, section "How a configuration is written".
 TEST(Documentation, ListsThePartsOfAConfigurationWithTheirKeys) {
   std::ifstream file(COPUS_SOURCE "/docs/parallelism.md");
   std::vector<std::string> documented;

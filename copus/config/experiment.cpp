@@ -52,7 +52,7 @@ std::string text_of(const Setting& setting) {
   return std::get<std::string>(setting.value);
 }
 
-// Reads the name of an arm or group. The name becomes part of paths and is printed in tables.
+// Reads the name of an arm or group, which serves as a folder name and in tables.
 std::string name_of(const Setting& setting) {
   std::string name = text_of(setting);
   const auto is_fit = [](char letter) {
@@ -175,8 +175,8 @@ void check_reference(const Experiment& experiment, const std::string& source) {
                          suggest(experiment.reference, contenders, "there are")));
 }
 
-// Returns the first of the keys that `wanted` contains. An item of `wanted` that ends with a dot stands for all keys
-// that begin with it.
+// Returns the first of `keys` that is in `wanted`. An item of `wanted` that ends with a dot matches every key that
+// begins with it.
 std::string first_of(const std::vector<std::string>& keys, const std::vector<std::string>& wanted) {
   const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
     return std::any_of(wanted.begin(), wanted.end(), [&](const std::string& one) {
@@ -187,8 +187,8 @@ std::string first_of(const std::vector<std::string>& keys, const std::vector<std
   return *found;
 }
 
-// Returns the key because of which the clocks of two runs show the times of different jobs or clusters; empty if there
-// is none. The controllers' assumptions may differ: with `truth` on the modelled clock, these are the description.
+// Returns the first key that makes the clocks of two runs measure different jobs or clusters; empty if there is none.
+// On the modelled clock with cluster.truth the descriptions may differ, because only controllers use them.
 std::string find_other_times(RunConfig one, RunConfig other) {
   for (RunConfig* run : {&one, &other}) run->cluster.description = run->cluster.as_timed();
   const std::vector<std::string> keys = differing_keys(one, other);

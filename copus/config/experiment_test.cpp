@@ -36,7 +36,7 @@ std::string replaced(std::string text, const std::string& old, const std::string
   return text.replace(place, old.size(), now);
 }
 
-// Checks that the experiment, with `old` replaced by `now`, is refused with a message that contains all `parts`.
+// Replaces `old` by `now` in the experiment, and expects it to be refused with a message that contains all `parts`.
 void expect_refused(const std::string& old, const std::string& now, const std::vector<std::string>& parts) {
   try {
     const Experiment experiment = parse_experiment(replaced(screened, old, now), "e.toml");
@@ -119,7 +119,7 @@ TEST(Experiment, ArmsThatCannotBeComparedAreRefused) {
                  {"evaluate.max_batches x train.micro_batch is 32 and 64", "make them equal"});
 }
 
-// Settings of all arms for a clock, with a cluster that suits each clock.
+// Settings of all arms for each clock, with a suitable cluster.
 std::string clocked(const std::string& settings) {
   return concat("train.max_steps=40\", \"cluster.ranks_per_node=4\", \"cluster.rails=2\", ",
                 "\"cluster.teraflops_per_rank=1\", ",
@@ -128,7 +128,7 @@ std::string clocked(const std::string& settings) {
 }
 constexpr const char* modelled = "cluster.clock=modelled\", \"parallel.data_parallel=2";
 
-// Returns the experiment with one more setting in the arm "large-rate", which may differ from the other arms.
+// Adds one setting to the arm "large-rate" only.
 std::string with_arm(const std::string& all, const std::string& arm) {
   return replaced(replaced(screened, "train.max_steps=40", clocked(all)), "optimizer.lr=0.01", arm);
 }
@@ -150,7 +150,7 @@ TEST(Experiment, ClocksOfOneClusterAreCompared) {
                        "cluster.between_nodes");
   }
   expect_other_times("cluster.clock=virtual", "cluster.teraflops_per_rank=2", "cluster.teraflops_per_rank");
-  expect_comparable("cluster.clock=wall", "cluster.teraflops_per_rank=2");  // the wall clock does not depend on it
+  expect_comparable("cluster.clock=wall", "cluster.teraflops_per_rank=2");  // the wall clock ignores this setting
   expect_comparable("cluster.clock=real", "cluster.rails=1");
 }
 

@@ -14,7 +14,7 @@
 
 namespace copus {
 
-// The table after each of these enumerations holds the names of its values in a configuration file.
+// named_values lists the names of an enumeration's values in configuration files.
 enum class LearningRateSchedule { constant, cosine, wsd };
 template <>
 inline constexpr auto named_values<LearningRateSchedule> =
@@ -22,21 +22,20 @@ inline constexpr auto named_values<LearningRateSchedule> =
                                                      {LearningRateSchedule::cosine, "cosine"},
                                                      {LearningRateSchedule::wsd, "wsd"}});
 
-// The phase of the learning rate's schedule to which a step belongs. Cosine has no separate decay at the end:
-// everything after the warm-up is its main phase.
+// The phase of the learning-rate schedule. The cosine schedule has no separate decay: all of it after the warm-up is
+// `main`.
 enum class SchedulePhase { warm_up, main, decay };
 template <>
 inline constexpr auto named_values<SchedulePhase> = std::to_array<NamedValue<SchedulePhase>>(
     {{SchedulePhase::warm_up, "warm-up"}, {SchedulePhase::main, "main"}, {SchedulePhase::decay, "decay"}});
 
-// How the learning rate scales with the batch: with its square root, linearly, or not at all.
+// How the learning rate grows with the batch: with its square root, linearly, or not at all.
 enum class BatchScaling { square_root, linear, none };
 template <>
 inline constexpr auto named_values<BatchScaling> = std::to_array<NamedValue<BatchScaling>>(
     {{BatchScaling::square_root, "sqrt"}, {BatchScaling::linear, "linear"}, {BatchScaling::none, "none"}});
 
-// The quantity that a run saves when progress per second and progress per token disagree. automatic: tokens if a number
-// of tokens limits the run, otherwise time.
+// What a run saves if time and tokens conflict. automatic: tokens if a number of tokens limits the run, otherwise time.
 enum class Objective { automatic, time, tokens };
 template <>
 inline constexpr auto named_values<Objective> = std::to_array<NamedValue<Objective>>(
@@ -45,22 +44,22 @@ inline constexpr auto named_values<Objective> = std::to_array<NamedValue<Objecti
 // The policy that decides the configuration of a run while it trains.
 enum class PolicyKind {
   none,             // no decisions, no log of them
-  fixed,            // "static": decisions are logged, and only commands change anything
+  fixed,            // "static": decisions are logged; only commands change the configuration
   static_best,      // like fixed, but begins in the layout that is fastest at its batch
   copus,            // the configuration with the highest Goodput
   copus_paper,      // the rule as published in arXiv 2604.26687
-  cbs_pessimistic,  // the batch follows the critical batch, in the layout that is fastest at the initial batch
-  cbs_optimistic,   // like cbs_pessimistic, but in the layout that is fastest at the largest batch
-  steps,            // a schedule of batches by consumed samples or tokens (Megatron-LM's step batch size schedule)
+  cbs_pessimistic,  // the batch follows the critical batch; the layout is the fastest one at the initial batch
+  cbs_optimistic,   // the batch follows the critical batch; the layout is the fastest one at the largest batch
+  steps,            // a schedule of batches by consumed samples or tokens (as in Megatron-LM)
   seesaw,           // grows the batch when the schedule would lower the learning rate (arXiv 2510.14717)
   late_switch,      // switches once, late, to a larger batch (arXiv 2602.14208)
   olmo,             // doubles the batch when the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
-  norm_test,        // grows the batch until the relative error of its gradient is small enough
+  norm_test,        // grows the batch until the relative error of the gradient is small enough
   ddp_norm,         // the norm test of Lau et al. 2024 (arXiv 2412.21124), for ranks with whole gradients
   fsdp_norm,        // the same test for gradients that ZeRO shards
-  cona,             // the next power of two if throughput / (batch + noise scale) rises
-  oracle,           // copus with the true noise scale, from a file
-  script,           // a file of decisions
+  cona,             // moves to the next power of two if throughput / (batch + noise scale) rises there
+  oracle,           // copus with the true noise scale, read from a file
+  script,           // decisions read from a file
 };
 template <>
 inline constexpr auto named_values<PolicyKind> =
@@ -82,23 +81,23 @@ inline constexpr auto named_values<PolicyKind> =
                                            {PolicyKind::oracle, "oracle"},
                                            {PolicyKind::script, "script"}});
 
-// Tells whether a policy's decisions depend on the measured noise scale.
+// Returns whether a policy's decisions depend on the measured noise scale.
 bool decides_by_noise_scale(PolicyKind policy);
-// Tells whether a policy compares step times, even if only for the log.
+// Returns whether a policy compares step times, even if only for the log.
 bool compares_step_times(PolicyKind policy);
 
-// Tells whether a policy's switches are fixed before the run begins, as by a schedule or a script.
+// Returns whether a policy's switches are fixed before the run, for example by a schedule or a script.
 bool is_open_loop(PolicyKind policy);
 
-// The part of section [train] that describes steps and the length of the job.
+// The settings of [train] about steps and the length of the job.
 struct TrainConfig {
   int64_t sequence_length = 512;
   int64_t global_batch = 32;  // sequences per optimizer step
   int64_t micro_batch = 8;    // sequences per forward and backward pass
   int64_t max_steps = 0;      // the run ends at the first of the three limits that is set (> 0)
-  int64_t step_batch = 0;     // the batch in which max_steps counts; 0: global_batch
+  int64_t step_batch = 0;     // max_steps counts steps of this batch, in sequences; 0: global_batch
   int64_t max_tokens = 0;
-  double max_seconds = 0;  // training time without evaluation and checkpoints; the learning rate decays over it
+  double max_seconds = 0;  // training time in s without evaluation and checkpoints; the learning rate decays over it
   double clip_norm = 1.0;  // 0: no clipping
   bool operator==(const TrainConfig&) const = default;
 };
@@ -114,23 +113,23 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   double warmup_tokens = 0;   // a value below 1 is a fraction of the run
-  double decay_tokens = 0.2;  // length of the final decay of wsd; a value below 1 is a fraction of the run
+  double decay_tokens = 0.2;  // length of wsd's final decay; a value below 1 is a fraction of the run
   BatchScaling batch_scaling = BatchScaling::square_root;
-  int64_t reference_batch = 0;  // the batch that lr is for; 0: train.global_batch
-  // Whether these scale with the batch too (statistics/learning_rate_scaling.h), relative to reference_batch.
+  int64_t reference_batch = 0;  // the batch for which lr is given, in sequences; 0: train.global_batch
+  // Whether these settings also scale with the batch, from reference_batch on (statistics/learning_rate_scaling.h).
   bool scale_beta2 = false;
   bool scale_weight_decay = false;
   MuonSettings muon = {};
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// A critical batch that branches of a run have measured. Amounts are in tokens, so that they also serve runs with
-// another sequence length.
+// A critical batch, measured by branches of a run. Amounts are in tokens, so they also apply to runs with another
+// sequence length.
 struct MeasuredCriticalBatch {
-  double tokens = 1;          // that the run had read there
-  double noise_scale = 1;     // of the run there
-  double critical_batch = 1;  // as measured
-  double deviation = 1;       // standard deviation of its logarithm
+  double tokens = 1;          // tokens consumed when it was measured
+  double noise_scale = 1;     // the run's noise scale at that point
+  double critical_batch = 1;  // the measured value
+  double deviation = 1;       // standard deviation of log(critical_batch)
   bool operator==(const MeasuredCriticalBatch&) const = default;
 };
 
@@ -138,21 +137,21 @@ struct MeasuredCriticalBatch {
 struct NoiseScaleConfig {
   bool enabled = true;
   double window_samples = 2048;  // a step's weight in the averages is 1/e after this many samples, at least 32 steps
-  int64_t split_interval = 8;    // interval, in steps, of splitting a step that is one micro-batch in two
-  int64_t dual_interval = 0;     // interval, in steps, of measuring noise in dual norms; 0: never
-  double calibration = 2.0;      // critical batch / noise scale, unless measured or bounded by the number of updates
-  std::vector<MeasuredCriticalBatch> critical_batches = {};  // if there are any, they replace `calibration`
-  double critical_updates = 0;  // updates that a run needs, in any batch, to get as far again; 0: no bound
+  int64_t split_interval = 8;    // steps between splits of a step's only micro-batch in two, to measure noise
+  int64_t dual_interval = 0;     // steps between measurements of noise in dual norms; 0: never
+  double calibration = 2.0;      // critical batch / noise scale, before any measurement or bound
+  std::vector<MeasuredCriticalBatch> critical_batches = {};  // if not empty, they replace `calibration`
+  double critical_updates = 0;  // updates, in any batch, that a run needs to get as far again; 0: no bound
   bool operator==(const NoiseScaleConfig&) const = default;
 };
 
 // Section [adapt].
 struct AdaptConfig {
   PolicyKind policy = PolicyKind::none;
-  bool advise = false;  // whether decisions are only logged, not carried out
-  // Candidates may have any parallel degrees. Every other option takes the values listed here or, if its list is empty,
-  // keeps the value with which the run begins. An empty list of global batches stands for powers of two
-  // (orchestrator/predictions/candidates.h), and so does an empty list of micro-batches.
+  bool advise = false;  // whether decisions are logged but not carried out
+  // Candidates may have any parallel degrees. Each other option takes the listed values; with an empty list it keeps
+  // its initial value. Empty lists of global batches or micro-batches stand for powers of two
+  // (orchestrator/predictions/candidates.h).
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;
   std::vector<PipelineSchedule> schedules;
@@ -160,34 +159,34 @@ struct AdaptConfig {
   std::vector<Recompute> recomputes;
   std::vector<bool> sequence_parallel;
   std::vector<int64_t> zero_stages;
-  int64_t max_tensor_parallel = 0;  // 0: the number of ranks of a node
+  int64_t max_tensor_parallel = 0;  // 0: the number of ranks per node
   double alpha = 0;                 // exponent of the learning rate's factor in Goodput; 0: plain Goodput
   Objective objective = Objective::automatic;
   double least_efficiency = 1;     // to save tokens: least worth of a sample relative to one in train.global_batch
-  double relayout_threshold = 0;   // relative gain of Goodput that a re-layout must bring, however much time it saves
-  double batch_threshold = 0;      // the same for a change of batch or micro-batch alone
+  double relayout_threshold = 0;   // least relative gain of Goodput for a re-layout, however much time it saves
+  double batch_threshold = 0;      // least relative gain of Goodput for a change of batch or micro-batch alone
   int64_t interval_samples = 512;  // samples between decisions, or a sixteenth of the run if that is less
-  int64_t dwell_samples = 2048;    // samples between changes of the batch, or a quarter of the run so far if less
-  int64_t dwell_steps = 32;        // steps between changes of the batch, or a quarter of the run if that is less
-  double dwell_pauses = 3;         // least time from a switch to trying another layout, in expected pauses of that move
+  int64_t dwell_samples = 2048;    // least samples between changes of batch; at most 1/4 of the run so far
+  int64_t dwell_steps = 32;        // least steps between changes of batch; at most 1/4 of the run
+  double dwell_pauses = 3;         // least time from a switch to a trial of a layout, in expected pauses of the trial
   int64_t most_relayouts = 6;      // for copus and oracle: since the beginning, or since ranks or speeds changed
-  double loss_contract = 0.01;   // for copus and oracle: nats that a larger batch may raise the loss above its forecast
-  double explore_budget = 0.01;  // for copus: share of the run's time for branches that measure the critical batch
-  // The phases of the learning rate's schedule in which the batch is kept, except by open-loop policies.
+  double loss_contract = 0.01;     // for copus and oracle: most nats that a larger batch may add to the forecast loss
+  double explore_budget = 0.01;    // for copus: fraction of the run's time for branches that measure the critical batch
+  // The phases of the learning-rate schedule in which only open-loop policies may change the batch.
   std::vector<SchedulePhase> hold_in = {SchedulePhase::warm_up, SchedulePhase::decay};
   std::string schedule;             // for steps: batches by consumed samples or tokens, "0:768 250B:1536"
-  double late_switch_share = 0.75;  // for late_switch: the fraction of the run after which it switches
+  double late_switch_share = 0.75;  // for late_switch: the fraction of the run before the switch
   int64_t late_switch_batch = 0;    // for late_switch: the batch after the switch; 0: not given
   // For norm_test, ddp_norm and fsdp_norm: the allowed relative error of the gradient. For ddp_norm and fsdp_norm also
   // the number of steps between tests.
   double norm_test_eta = 0.7;
   int64_t norm_test_interval = 1;
-  std::string file;     // input of oracle and script
-  bool verify = false;  // whether to compare the whole state and all its copies before and after every move
+  std::string file;     // input file of oracle and script
+  bool verify = false;  // whether to compare the whole state and its copies before and after every move
   bool operator==(const AdaptConfig&) const = default;
 };
 
-// The settings that decisions depend on. Code for both kinds of job takes this part of their configurations.
+// The settings on which decisions depend, common to both kinds of jobs.
 struct JobConfig {
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -197,34 +196,34 @@ struct JobConfig {
   bool operator==(const JobConfig&) const = default;
 };
 
-// A job that another program trains: Copus measures it and gives advice on its batch. Its model, data and cluster are
-// unknown.
+// The configuration of a job that another program trains. Copus measures it and advises on its batch; its model, data
+// and cluster are unknown.
 struct AdvisedConfig : JobConfig {
   bool operator==(const AdvisedConfig&) const = default;
 };
 
-// Reads the configuration of a job that another program trains. Works and throws like parse_run_config (run_config.h),
-// and also throws UserError if adapt.advise is not set.
+// Parses the configuration of a job that another program trains. Like parse_run_config (run_config.h), but also throws
+// UserError if adapt.advise is not set.
 AdvisedConfig parse_advised_config(std::string_view toml_text, const std::string& source,
                                    const std::vector<std::string>& overrides = {});
 
-// Writes a configuration as TOML, with every key. parse_advised_config reads it back to an equal value.
+// Writes every key as TOML, which parse_advised_config reads back to an equal value.
 std::string to_toml(const AdvisedConfig& config);
 
-// Says why the job cannot train in a configuration, as far as its batches tell; empty if it can.
+// Explains why the job's batches rule out a configuration; empty if they do not.
 std::optional<std::string> infeasible_reason(const AdvisedConfig& config, const Configuration& configuration);
 
-// Returns the configuration in which the job begins.
+// Returns the initial configuration of the job.
 Configuration configuration_of(const JobConfig& config);
 
-// Returns the batch for which optimizer.lr is given, in samples.
+// Returns the batch for which optimizer.lr is given, in sequences.
 int64_t reference_batch_of(const JobConfig& config);
 
-// Returns the number of tokens at which max_steps or max_tokens, whichever is reached first, ends the run; 0 if neither
-// is set. A run ends with the first whole step that reaches the limit.
+// Returns the number of tokens at which max_steps or max_tokens, whichever is first, ends the run; 0 if neither is set.
+// The step that reaches the limit is completed.
 int64_t limit_in_tokens(const TrainConfig& train);
 
-// Tells whether the job saves tokens rather than time (adapt.objective).
+// Returns whether the job saves tokens rather than time (adapt.objective).
 bool spares_tokens(const JobConfig& config);
 
 }  // namespace copus

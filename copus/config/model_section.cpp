@@ -42,11 +42,11 @@ Json to_json(const Setting& setting) {
       return array;
     }
     default:
-      return nullptr;  // the reader has refused other types: no field of a model has one
+      return nullptr;  // the reader has refused all other types
   }
 }
 
-// Replaces Copus' field for sliding layers by the list of transformers.
+// Replaces Copus' interval of full-attention layers by transformers' list of layer types.
 void describe_layer_types(Json& config) {
   constexpr int64_t most_layers = 1 << 16;
   const int64_t interval = config.value("full_attention_interval", int64_t{0});
@@ -60,7 +60,7 @@ void describe_layer_types(Json& config) {
   }
 }
 
-// Replaces the rotary embeddings by the objects of transformers for layer types.
+// Replaces the rotary embeddings by transformers' objects for each layer type.
 void describe_rope_by_layer_type(Json& config) {
   Json full = config.value("rope_scaling", Json::object());
   full["rope_theta"] = config["rope_theta"];
@@ -71,8 +71,8 @@ void describe_rope_by_layer_type(Json& config) {
   config.erase("rope_scaling");
 }
 
-// Sets the multipliers of Gemma 2 and 3. In transformers the embedding's multiplier is fixed, and the multiplier of the
-// attention scores is 1 / sqrt(a whole number).
+// Describes a model of Gemma 2 or 3. transformers fixes its embedding multiplier, and allows only 1 / sqrt(integer) as
+// its attention multiplier.
 ModelDescription describe_gemma(Json config, Architecture architecture, const std::string& where) {
   config["query_pre_attn_scalar"] = nullptr;
   if (config["attention_multiplier"].is_number()) {
@@ -94,10 +94,10 @@ ModelDescription describe_gemma(Json config, Architecture architecture, const st
   return model;
 }
 
-// Whether architecture "copus" leaves this part of a model open, and every other architecture fixes it.
+// Returns whether only architecture "copus" lets the user choose this property of a model; all others fix it.
 bool is_part(const std::string& field) { return architectures_with(field) == std::vector{Architecture::copus}; }
 
-// Refuses a part in the section that the architecture does not have.
+// Refuses properties in the section that the architecture does not have.
 void check_parts(const Setting& table, const ModelDescription& model) {
   RunConfig run;
   run.model = model;
@@ -110,7 +110,7 @@ void check_parts(const Setting& table, const ModelDescription& model) {
   }
 }
 
-// Refuses a model that transformers would train with dropout, unless the run ignores it.
+// Refuses a model that transformers would train with dropout, unless dropout is ignored.
 ModelDescription describe(const ModelText& config, bool ignores_dropout) {
   ModelDescription model = parse_model_description(config.text, config.source);
   const std::string dropout = dropout_in(config.text, config.source);
@@ -128,7 +128,7 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
   RunConfig one, other;
   one.model = here;
   other.model = there;
-  one.model.rope_scaling = here.rope_scaling.value_or(RopeScaling{});  // gives the two lists the same keys
+  one.model.rope_scaling = here.rope_scaling.value_or(RopeScaling{});  // gives both lists the same keys
   other.model.rope_scaling = there.rope_scaling.value_or(RopeScaling{});
   const std::vector<WrittenField> fields = write_fields(one);
   const std::vector<WrittenField> other_fields = write_fields(other);
@@ -142,7 +142,7 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// Some defaults of transformers' classes would surprise a reader of the table, so they do not apply here:
+// The section [model] does not use those defaults of transformers' classes that would surprise its reader:
 // - the number of key/value heads;
 // - the head size of Qwen3 and Gemma;
 // - Mistral's window;
@@ -153,7 +153,7 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 // - the layer types of OLMo 3 and Gemma;
 // - the attention multiplier of Granite and Gemma;
 // - Gemma 2's soft-caps;
-// - GPT-NeoX's biases of attention, parallel residual and rotating fraction.
+// - GPT-NeoX's attention biases, parallel residual and rotating fraction.
 ModelDescription describe_inline_model(const Setting& table, Architecture architecture, const std::string& where) {
   const ModelDescription defaults;
   Json config = {{"model_type", to_string(architecture)},
@@ -184,14 +184,14 @@ ModelDescription describe_inline_model(const Setting& table, Architecture archit
         throw UserError(concat(field.origin, ": model.", field.name, " belongs to ", join(names, ", "), "; a model of ",
                                to_string(architecture), " has none"));
       }
-      if (!is_owner || value == 0 || value == false) continue;  // absent: config.json has no value for it
+      if (!is_owner || value == 0 || value == false) continue;  // config.json has no value for an absent property
     }
     if (field.name == "architecture" || field.name == model_init_from_key || field.name == model_ignore_dropout_key) {
       continue;
     }
     config[field.name] = to_json(field);
   }
-  // Phi-3's class reads the context before scaling here alone.
+  // Phi-3's class reads the original context length only here.
   if (const Json scaling = config.value("rope_scaling", Json::object());
       scaling.contains("original_max_position_embeddings")) {
     config["original_max_position_embeddings"] = scaling["original_max_position_embeddings"];
@@ -219,7 +219,7 @@ void read_model_section(const Setting& root, const std::string& source, RunConfi
         config.adapt.advise ? "; a file without it is of a job that another program trains and Copus advises" : ""));
   }
   SettingsReader reader(root);
-  // Refuses wrong types and ranges, naming the line. parse_model_description checks everything else.
+  // Refuses wrong types and ranges with their lines. parse_model_description checks everything else.
   visit_model(config, reader);
 
   const Setting* file = section->find(model_config_key);

@@ -63,7 +63,7 @@ TEST_F(ModelSection, MayBeInline) {
   EXPECT_EQ(olmo2.rms_norm_eps, 1e-6) << "not the 1e-5 of transformers";
   const ModelDescription biased = parse_with_model(concat(inline_model, "attention_bias = true\n")).model;
   EXPECT_TRUE(biased.qkv_bias && biased.attention_output_bias && !biased.feed_forward_bias);
-  // The values differ from those that transformers' MistralConfig and Qwen2Config assume silently.
+  // These values differ from the defaults of transformers' MistralConfig and Qwen2Config.
   const std::string mistral = concat(inline_model, "architecture = 'mistral'\n");
   EXPECT_EQ(parse_with_model(mistral).model.num_kv_heads, 4);
   EXPECT_EQ(parse_with_model(mistral).model.attention_window, 0) << "not the 4096 of transformers";
@@ -104,7 +104,7 @@ TEST_F(ModelSection, CombinesPartsFreely) {
   EXPECT_TRUE(model.residual_multiplier == 0.5 && model.attention_softcap == 20 && model.attention_window == 16);
 }
 
-// A resolved configuration names the parts of any architecture.
+// A resolved configuration writes the properties of every architecture.
 TEST_F(ModelSection, TakesThePartsThatAnArchitectureHas) {
   const std::string gpt2 = concat(inline_model, "architecture = 'gpt2'\n");
   EXPECT_EQ(parse_with_model(concat(gpt2, "norm = 'layer'\nlearned_positions = true\n")).model,

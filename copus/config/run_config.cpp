@@ -88,7 +88,7 @@ int64_t limit_in_tokens(const TrainConfig& train) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   const int64_t tokens_per_step =
       (train.step_batch > 0 ? train.step_batch : train.global_batch) * train.sequence_length;
-  // If the tokens of this number of steps overflow an integer, the steps do not limit the run.
+  // If this number of steps overflows an integer in tokens, steps do not limit the run.
   const int64_t by_steps =
       train.max_steps > 0 ? std::min(train.max_steps, most / tokens_per_step) * tokens_per_step : most;
   return std::min(by_steps, train.max_tokens > 0 ? train.max_tokens : most);

@@ -1,5 +1,4 @@
-// The configuration of a job that Copus trains, which the user writes in TOML. This file and job_config.h are the only
-// places that state defaults.
+// The configuration of a job that Copus trains, written in TOML. Only this file and job_config.h state defaults.
 #pragma once
 
 #include <cstdint>
@@ -17,34 +16,34 @@
 
 namespace copus {
 
-// Section [data].
+// A source of data.train.
 struct DataSource {
   std::string path;  // a UTF-8 text file, or the prefix of a Megatron .bin/.idx pair
-  // Weight of the source: its fraction of the samples relative to the other sources. It is 1 if only other sources have
-  // a weight. If no source has a weight, all sources form one corpus.
+  // Relative fraction of the samples. If no source has a weight, all sources form one corpus. If only some sources have
+  // a weight, the weight of the others is 1.
   std::optional<double> weight = {};
   bool operator==(const DataSource&) const = default;
 };
 struct DataConfig {
   std::vector<DataSource> train;      // data.train: a string, a list of strings, or a list of {path, weight}
-  std::vector<std::string> held_out;  // files to evaluate on; empty: the last part of every training source
-  double held_out_fraction = 0.01;    // size of that last part, as a fraction of each source's tokens; 0: none
+  std::vector<std::string> held_out;  // files to evaluate on; empty: the tail of every training source
+  double held_out_fraction = 0.01;    // size of that tail, as a fraction of each source's tokens; 0: none
   std::string document_separator;     // text between documents of text files; empty: a file is one document
-  bool mask_document_ends = true;     // whether the prediction of a document's first token has no loss
-  // Whether attention is limited to a token's own document. Empty: a new run decides by its data (run_data.h), and
-  // everything else, such as a run from before this setting, attends across documents.
+  bool mask_document_ends = true;     // whether a document's first token is never predicted (carries no loss)
+  // Whether a token attends only to its own document. Empty: a new run decides by its data (run_data.h); all other
+  // code, and runs from before this setting, take it as false.
   std::optional<bool> mask_across_documents;
-  // Length of the document that a token is in, averaged over tokens, with mask_across_documents; 0: measured at the
-  // start. Attention is expected to take as long as in sequences of this length.
+  // With mask_across_documents: token-weighted mean length of documents, in tokens; 0: measured at the start. Predicted
+  // attention takes as long as in sequences of this length.
   double document_length = 0;
-  bool shuffle_shards = false;  // whether shards are read one after the other, in a shuffled order
-  double shard_timeout = 600;   // seconds that a step waits for a shard that is not here yet
+  bool shuffle_shards = false;  // whether shards are read one after another, in a shuffled order
+  double shard_timeout = 600;   // seconds that a step waits for a missing shard
 
   bool masks_across_documents() const { return mask_across_documents.value_or(false); }
   bool operator==(const DataConfig&) const = default;
 };
 
-// The settings of section [train] that only matter if Copus itself trains.
+// The settings of [train] that matter only if Copus itself trains.
 struct ExecutionConfig {
   uint64_t seed = 1234;
   Precision precision = Precision::automatic;
@@ -56,24 +55,24 @@ struct ExecutionConfig {
 // Section [cluster].
 struct ClusterConfig {
   ClockKind clock = ClockKind::real;
-  // From inline fields or from the file that cluster.config names; the default if neither is given.
+  // The inline fields or the file that cluster.config names; the default if neither is given.
   ClusterDescription description;
-  std::string profile;  // a profile.json with measurements, for predicting step times; empty: none
+  std::string profile;  // profile.json with measurements for predicting step times; empty: none
 
   // The following settings matter only on the modelled clock.
-  std::optional<ModelDescription> stands_for;  // model of the job whose time the clock shows; empty: the run's own
-  int64_t stands_for_sequence_length = 0;      // 0: as in the run
+  std::optional<ModelDescription> stands_for;             // model whose job time is predicted; empty: the run's own
+  int64_t stands_for_sequence_length = 0;                 // 0: as in the run
   Precision stands_for_precision = Precision::automatic;  // automatic: as in the run
-  std::optional<ClusterDescription> truth;                // the cluster that the clock follows; empty: the description
-  // Standard deviation of log(true step time / predicted step time) over layouts; 0: none.
+  std::optional<ClusterDescription> truth;                // the cluster that sets the clock; empty: `description`
+  // Standard deviation of log(true step time / predicted step time) over layouts; 0: predictions are exact.
   double truth_layout_error = 0;
   uint64_t truth_seed = 1234;  // seed of these deviations
 
   bool is_modelled() const { return clock == ClockKind::modelled; }
-  // Returns the description without the fields that the chosen clock ignores: flops_per_second matters on the virtual
-  // and the modelled clock.
+  // Returns the description without fields that the clock ignores: only the virtual and the modelled clock use
+  // flops_per_second.
   ClusterDescription as_timed() const;
-  // Returns the cluster that the modelled clock follows.
+  // Returns the cluster that sets the modelled clock.
   ClusterDescription true_cluster() const;
   bool operator==(const ClusterConfig&) const = default;
 };
@@ -81,7 +80,7 @@ struct ClusterConfig {
 // Section [evaluate].
 struct EvaluateConfig {
   int64_t interval = 200;       // steps; 0: no evaluation by steps
-  int64_t interval_tokens = 0;  // tokens, whose number does not depend on the batch; 0: no evaluation by tokens
+  int64_t interval_tokens = 0;  // tokens, independent of the batch; 0: no evaluation by tokens
   int64_t max_batches = 16;     // micro-batches per evaluation; 0: all held-out data
   bool operator==(const EvaluateConfig&) const = default;
 };
@@ -89,7 +88,7 @@ struct EvaluateConfig {
 // Section [checkpoint].
 struct CheckpointConfig {
   int64_t interval = 0;            // steps; 0: no checkpoints by steps
-  int64_t interval_seconds = 900;  // at most this much wall-clock time between checkpoints; 0: no checkpoints by time
+  int64_t interval_seconds = 900;  // longest wall-clock time between checkpoints, in s; 0: no checkpoints by time
   int64_t keep_last = 2;
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -104,24 +103,24 @@ struct LogConfig {
 // Section [heal].
 struct HealConfig {
   bool enabled = true;  // whether a job under Copus' own launcher survives the failure of ranks
-  bool replace = true;  // whether the launcher starts replacements for failed ranks
-  // How many times without progress the launcher restarts ranks after all ranks of a machine have ended.
+  bool replace = true;  // whether the launcher replaces failed ranks
+  // How often the launcher restarts ranks, without progress in between, after all ranks of a machine have ended.
   int64_t restarts = 3;
-  bool machines = false;  // whether to use only layouts whose state survives the loss of any one machine
+  bool machines = false;  // whether to allow only layouts whose state survives the loss of any one machine
   bool operator==(const HealConfig&) const = default;
 };
 
 // A job that Copus trains.
 struct RunConfig : JobConfig {
-  // The model, from one of three sources: inline fields of [model] with config.json's names and `architecture`; the
-  // file that model.config names; or the directory of init_from.
+  // The model, from inline fields of [model] (config.json's names and `architecture`), from the file that model.config
+  // names, or from the folder of init_from.
   ModelDescription model;
-  // model.ignore_dropout: train without the dropout in the model's description.
+  // model.ignore_dropout: whether to train without the dropout that the model's description asks for.
   bool ignore_dropout = false;
-  std::string init_from;  // model.init_from: a Hugging Face directory whose weights the run starts from; empty: none
+  std::string init_from;  // model.init_from: Hugging Face folder with the initial weights; empty: none
   DataConfig data;
   ExecutionConfig execution;
-  double wait_limit = 600;  // parallel.wait_limit: seconds that a rank waits for another one before the job fails
+  double wait_limit = 600;  // parallel.wait_limit: seconds that a rank waits for another rank before the job fails
   HealConfig heal;
   ClusterConfig cluster;
   EvaluateConfig evaluate;
@@ -130,35 +129,34 @@ struct RunConfig : JobConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-// The configuration of either kind of job.
 using AnyConfig = std::variant<RunConfig, AdvisedConfig>;
 
-// The part that both kinds have.
+// Returns the settings that both kinds of configuration have.
 const JobConfig& job_of(const AnyConfig& config);
 
 // Returns every key that a run configuration may have, as "section.key", in the order in which to_toml writes them.
 std::vector<std::string> run_config_keys();
 
-// Reads a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths start
-// at the working directory. `source` names the file in messages. Opens no other files than the model's config.json and
+// Parses a run configuration. `overrides` are "section.key=value" strings, applied after the file. Relative paths start
+// at the working directory. `source` names the file in messages. Reads no other files than the model's config.json and
 // the cluster's file. Throws UserError for malformed TOML (with line and column), an unknown key (suggesting the
-// nearest), a wrong type, a value out of range, a contradiction between values, and an impossible layout.
+// nearest), a wrong type, a value out of range, a contradiction, and an impossible layout.
 RunConfig parse_run_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
-// Reads the configuration of either kind of job. One without [model] describes a job that another program trains.
+// Parses the configuration of either kind of job. Without [model], another program trains the job.
 AnyConfig parse_any_config(std::string_view toml_text, const std::string& source,
                            const std::vector<std::string>& overrides = {});
 
-// Writes the resolved configuration as TOML, with every key, and with the model and the cluster as inline fields.
-// parse_run_config reads it back to an equal value.
+// Writes the resolved configuration as TOML, with every key and with inline model and cluster. parse_run_config reads
+// it back to an equal value.
 std::string to_toml(const RunConfig& config);
 
-// Returns the keys, in the order of run_config_keys, whose values differ.
+// Returns the keys whose values differ, in the order of run_config_keys.
 std::vector<std::string> differing_keys(const RunConfig& one, const RunConfig& other);
 
-// Returns the job whose step times, memory and possible layouts are predicted. This is the run itself or, on the
-// modelled clock, the job that it represents.
+// The job for which step times, memory and possible layouts are predicted: the run itself or, on the modelled clock,
+// the job that the clock stands for.
 struct PredictedJob {
   ModelDescription model;
   int64_t sequence_length = 0;
@@ -166,10 +164,10 @@ struct PredictedJob {
 };
 PredictedJob predicted_job(const RunConfig& config);
 
-// Says why the predicted job cannot train in a configuration; empty if it can. Does not check memory.
+// Explains why the predicted job cannot train in a configuration; empty if it can. Does not check memory.
 std::optional<std::string> infeasible_reason(const RunConfig& config, const Configuration& configuration);
 
-// Returns the number of ranks that train: the ranks of the layout or, on the modelled clock, one.
+// Returns the number of processes that train: the ranks of the layout or, on the modelled clock, one.
 int64_t num_training_ranks(const RunConfig& config);
 
 }  // namespace copus

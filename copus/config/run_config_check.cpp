@@ -50,7 +50,7 @@ void check_length_of_run(const RunConfig& config, const std::string& source) {
   }
 }
 
-// Checks the job that the modelled clock stands for. On any other clock, refuses settings about such a job.
+// Checks the job that the modelled clock predicts; on other clocks, refuses settings about such a job.
 void check_modelled_clock(const RunConfig& config, const std::string& source) {
   const ClusterConfig& cluster = config.cluster;
   if (!cluster.is_modelled()) {
@@ -81,8 +81,8 @@ void check_modelled_clock(const RunConfig& config, const std::string& source) {
   }
 }
 
-// Checks that a hand-written schedule can be followed exactly: the layout allows each batch at the run's micro-batch,
-// the run begins in the first batch, and each batch is kept long enough to announce the next one.
+// Checks that a batch schedule can be followed: the layout allows each batch at the run's micro-batch, the run begins
+// with the first batch, and each batch lasts long enough to announce the next one.
 template <class Job>
 void check_step_schedule(const Job& config, const std::string& source) {
   StepSchedule schedule;
@@ -116,7 +116,6 @@ void check_step_schedule(const Job& config, const std::string& source) {
   if (const auto reason = why_too_short(schedule)) throw UserError(concat(source, ": ", *reason));
 }
 
-// Checks batch schedules against the settings of the job.
 template <class Job>
 void check_batch_schedule(const Job& config, const std::string& source) {
   const AdaptConfig& adapt = config.adapt;
@@ -146,8 +145,8 @@ void check_batch_schedule(const Job& config, const std::string& source) {
   }
 }
 
-// Checks that the layout has the workers whose gradients these policies compare, with gradients of the kind in the
-// policy's name: whole (ddp) or sharded (fsdp).
+// Checks that the layout has several workers, whose gradients these policies compare. The gradients must be of the kind
+// in the policy's name: whole (ddp) or sharded (fsdp).
 void check_workers(const JobConfig& config, const std::string& source) {
   const PolicyKind kind = config.adapt.policy;
   if (kind != PolicyKind::ddp_norm && kind != PolicyKind::fsdp_norm) return;
@@ -201,7 +200,7 @@ void check_adaptation(const Job& config, const std::string& source) {
   }
 }
 
-// Policies that do not compare step times themselves still log the best candidates by Goodput, which needs step times.
+// Even policies that ignore step times log the best candidates by Goodput, which needs step times.
 void check_speed_is_known(const RunConfig& config, const std::string& source) {
   const PolicyKind policy = config.adapt.policy;
   if (!compares_step_times(policy) || is_speed_known(config.cluster.as_timed())) return;

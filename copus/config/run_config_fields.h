@@ -1,5 +1,5 @@
-// The table of a run configuration's fields, with section, key, member and range, each written once. Parsing, detection
-// of unknown keys, range checks and writing all visit this table. Only sources of this room include this header.
+// The table of a run configuration's fields: section, key, member and range, each written once. Parsing, range checks,
+// the detection of unknown keys and writing all visit this table. Only sources of this room include this header.
 #pragma once
 
 #include <limits>
@@ -23,14 +23,14 @@ inline constexpr Range<int64_t> at_least_zero{0};
 inline constexpr Range<int64_t> sequence_tokens{1, std::numeric_limits<int32_t>::max()};
 inline constexpr Range<int64_t> sequence_tokens_or_zero{0, sequence_tokens.high};
 inline constexpr Range<int64_t> batch_or_zero{0, allowed_batches.high};
-inline constexpr Range<int64_t> micro_batches_or_zero{0, int64_t{1} << 32};  // times the micro-batch stays below 2^63
+inline constexpr Range<int64_t> micro_batches_or_zero{0, int64_t{1} << 32};  // times a micro-batch stays below 2^63
 inline constexpr Range<int64_t> devices_of_node{1, int64_t{1} << 16};
 inline constexpr Range<int64_t> devices_of_node_or_zero{0, devices_of_node.high};
-inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};  // in ranks; 0: not given
+inline constexpr Range<int64_t> cluster_size{0, int64_t{1} << 24};  // number of ranks; 0: not given
 inline constexpr Range<double> seconds_or_zero{0.0, longest_duration};
 inline constexpr Range<double> at_least_one_second{1.0, longest_duration};
 inline constexpr Range<double> window_of_samples{1.0, 1e18};
-inline constexpr Range<double> amount_or_zero{0.0, 1e18};  // of tokens or updates
+inline constexpr Range<double> amount_or_zero{0.0, 1e18};  // number of tokens or updates
 inline constexpr Range<double> amount_of_tokens{1e-9, 1e18};
 inline constexpr Range<double> deviation_of_measurement{1e-6, 10.0};
 inline constexpr Range<double> any_factor{1e-9, 1e9};
@@ -40,7 +40,7 @@ inline constexpr Range<double> share{0.0, 1.0};
 inline constexpr Range<double> share_below_one{.low = 0.0, .high = 1.0, .below_high = true};
 inline constexpr Range<double> blend_weight{1e-300, 1e300};
 inline constexpr Range<double> logarithm_deviation{0.0, 10.0};
-// Ranges for clusters, wide enough for imagined ones. Values that are used as divisors stay far from zero.
+// Ranges for clusters, wide enough for imaginary ones. Divisors stay far from zero.
 inline constexpr Range<double> link_latency{0.0, 1e9};     // microseconds
 inline constexpr Range<double> link_bandwidth{1e-9, 1e9};  // gigabytes per second
 inline constexpr Range<double> compute_rate{1e-9, 1e9};    // teraflops
@@ -49,15 +49,15 @@ inline constexpr Range<double> launch_time{0.0, 1e9};      // microseconds
 inline constexpr Range<double> megabytes{1e-9, 1e9};
 inline constexpr Range<double> split_time{1e-9, 1e9};  // milliseconds
 
-// The keys of [model] that name a description elsewhere, instead of inline fields.
+// The keys of [model] that replace inline fields by a description elsewhere.
 inline constexpr const char* model_config_key = "config";
 inline constexpr const char* model_init_from_key = "init_from";
-inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // allowed with any description
-// The key of [cluster] that names a file, instead of inline fields.
+inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // allowed beside any description
+// The key of [cluster] that replaces inline fields by a file.
 inline constexpr const char* cluster_config_key = "config";
 
-// A unit of a cluster file, which the key names. The program itself uses seconds, bytes and operations. Each conversion
-// rounds once, so that reading a value, writing it and reading it again gives the same value.
+// A unit of a cluster file; the key's name ends with it. The program uses seconds, bytes and operations. A conversion
+// rounds once, so that a value that is read, written and read again stays the same.
 struct Unit {
   double multiplier;
   double divisor;
@@ -73,9 +73,9 @@ inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
-// The points of a curve are at positive sizes. Their values are relative to the value at one size, which was fitted or
-// measured. So a point may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed
-// of a product of 16.
+// The points of a curve are at positive sizes. A point's value is relative to the value at one size, which was fitted
+// or measured, so it may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed of
+// a product of 16.
 inline constexpr Range<double> curve_place{1e-9, 1e18};
 inline constexpr Range<double> curve_share{1e-9, 10.0};
 
@@ -130,11 +130,10 @@ void visit_model(Run& run, Visitor& visitor) {
   visit_model_fields(run.model, visitor);
 }
 
-// A visitor that collects the known keys, for detecting unknown ones. Keys in a section are collected as "section.key",
-// others as "key".
+// A visitor that collects the known keys, to detect unknown ones: "section.key", or "key" outside of sections.
 class FieldKeys {
  public:
-  // Collects the keys of every optimizer, or of the visited job's optimizer alone.
+  // Whether to collect the keys of every optimizer, or only those of the visited job's optimizer.
   enum class Optimizers { all, own };
   explicit FieldKeys(Optimizers optimizers = Optimizers::all) : optimizers_(optimizers) {}
   bool wants_every_optimizer() const { return optimizers_ == Optimizers::all; }
@@ -195,7 +194,7 @@ void visit_communicators(CostsOrConst& costs, Visitor& visitor) {
   visitor.quantity("split_milliseconds", costs.split_seconds, milliseconds, split_time);
 }
 
-// Visits the fields of a cluster file, which [cluster] may also contain inline.
+// Visits the fields of a cluster file, which may also be inline fields of [cluster].
 template <class Description, class Visitor>
 void visit_cluster(Description& cluster, Visitor& visitor) {
   visitor.field("num_ranks", cluster.num_ranks, cluster_size);
@@ -216,7 +215,7 @@ inline void FieldKeys::cluster(const ClusterDescription& description) {
   visit_cluster(description, *this);
 }
 
-// Visits the fields of the run's initial configuration whose keys belong to this section.
+// Visits the fields of the run's initial configuration that belong to this section.
 template <class Run, class Visitor>
 void visit_configuration_keys(std::string_view section, Run& run, Visitor& visitor) {
   const auto visit = [&]<class Value>(const ConfigurationField& field, Value& value) {
@@ -231,7 +230,7 @@ void visit_configuration_keys(std::string_view section, Run& run, Visitor& visit
   visit_batches(visit, run.train);
 }
 
-// Visits the fields of a JobConfig in [train]. The caller may add fields of a RunConfig to the same section afterwards.
+// Visits the fields of a JobConfig in [train]. The caller may add a RunConfig's fields of [train] afterwards.
 template <class Job, class Visitor>
 void visit_train(Job& job, Visitor& visitor) {
   visitor.section("train");
@@ -333,7 +332,7 @@ void visit_adapt(Job& job, Visitor& visitor) {
   visitor.field("verify", job.adapt.verify);
 }
 
-// Visits all fields of a JobConfig. An AdvisedConfig has no others.
+// Visits all fields of a JobConfig, which are also all fields of an AdvisedConfig.
 template <class Job, class Visitor>
 void visit_job(Job& job, Visitor& visitor) {
   visit_train(job, visitor);
@@ -410,7 +409,7 @@ struct WrittenField {
 };
 std::vector<WrittenField> write_fields(const RunConfig& config);
 
-// Throw UserError if values contradict each other although each is in its range. `source` names the file.
+// Throw UserError if values that are in their ranges contradict each other. `source` names the file.
 void check_run_config(const RunConfig& config, const std::string& source);
 void check_advised_config(const AdvisedConfig& config, const std::string& source);
 

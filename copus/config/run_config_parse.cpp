@@ -31,9 +31,9 @@ std::vector<Section> sections_of(const std::vector<std::string>& paths) {
   return sections;
 }
 
-// Returns a suggestion for an unknown key: the same key in another section, the key that other programs call by this
-// name, a similar key in the same section, or a similar key elsewhere. If no key is similar, lists the keys of the
-// section. `here` is null for a key outside of any section.
+// Returns a suggestion for an unknown key: the same key in another section, our key for another program's name, a
+// similar key in the same section, or a similar key elsewhere. Without any of these, lists the keys of the section.
+// `here` is null for a key outside of sections.
 std::string hint(const std::vector<Section>& sections, const Section* here, const std::string& key) {
   std::vector<std::string> places;
   for (const std::string& setting : settings_called(key)) {
@@ -85,7 +85,7 @@ void refuse_unknown_keys(const Setting& root, const std::vector<std::string>& kn
   }
 }
 
-// Refuses settings of [optimizer] that the job's optimizer does not have.
+// Refuses settings of [optimizer] that belong to other optimizers.
 template <class Job>
 void refuse_other_optimizers_keys(const Setting& root, Job& job) {
   const Setting* section = root.find("optimizer");
@@ -102,8 +102,7 @@ void refuse_other_optimizers_keys(const Setting& root, Job& job) {
   }
 }
 
-// Refuses an override whose key has no section, with a suggestion. It examines only the first such override.
-// read_settings refuses all of them, so an override whose key resembles no setting is left to read_settings.
+// Refuses the first override without a section, if a suggestion exists; read_settings refuses the others.
 void refuse_key_without_section(const std::vector<std::string>& overrides) {
   for (const std::string& text : overrides) {
     const std::string key = text.substr(0, text.find('='));

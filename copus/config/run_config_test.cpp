@@ -18,7 +18,7 @@ constexpr const char* model_section =
     "num_attention_heads = 4\n";
 constexpr const char* minimal_rest = "[data]\ntrain = 'a.txt'\n[train]\nmax_steps = 5\n";
 
-// Returns the smallest configuration: the model, the data and an end. `more` follows, starting in section [train].
+// Returns the smallest valid configuration, followed by `more`, which begins in section [train].
 std::string minimal(const std::string& more = "") { return concat(model_section, minimal_rest, more); }
 constexpr const char* first_line_of_more = "run.toml:11";
 
@@ -282,7 +282,7 @@ TEST(RunConfig, WrongTypesAndRangesSayWhatWasExpected) {
            BadValue{"adapt.zero_stages", "[0, 4]", "at least 0 and at most 3, got 4"},
            BadValue{"adapt.alpha", "1.5", "at least 0 and at most 1, got 1.5"},
            BadValue{"adapt.interval_samples", "0", "at least 1, got 0"},
-           // Absurdly large numbers, which would turn into infinities or overflow integers.
+           // Huge numbers that would become infinite or overflow integers.
            BadValue{"train.threads", "2147483648", "at least 0 and at most 4096, got 2147483648"},
            BadValue{"train.sequence_length", "9223372036854775807", "at most 2147483647"},
            BadValue{"train.max_seconds", "1e300", "at most 1e+09"},
@@ -403,7 +403,7 @@ wait_limit = "2m"
   EXPECT_EQ(interleaved.parallel.virtual_stages, 2);
 }
 
-// Lines of [cluster] that give its compute rate for the virtual clock.
+// Lines of [cluster] that give the compute rate on the virtual clock.
 const std::vector<std::string> timed_cluster = {
     "cluster.ranks_per_node=2", "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
     "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }", "cluster.teraflops_per_rank=0.05",

@@ -78,9 +78,9 @@ class Writer {
     if (value) add(key, write(*value));
   }
   void field(const char* key, const Curve& curve) {
-    if (curve != Curve{}) add(key, write(curve));  // a curve without points is 1 everywhere, as if not given
+    if (curve != Curve{}) add(key, write(curve));  // an omitted curve is 1 everywhere, as this one is
   }
-  // Writes the device as one inline table, because it may be part of another section.
+  // Writes the device as one inline table, because a table of its own could not be nested in another section.
   void field(const char* key, const Device& device) {
     if (device == Device{}) return;
     Writer table;

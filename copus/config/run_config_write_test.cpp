@@ -1,4 +1,4 @@
-// Tests that configurations with arbitrary values are read back as they were written.
+// Random configurations are written and read back equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace copus {
 namespace {
 
-// Draws random configurations in which every field has a random value.
+// Draws a random value for every field.
 class RandomConfigs {
  public:
   RunConfig draw() {
@@ -216,7 +216,7 @@ class RandomConfigs {
     return model;
   }
 
-  // Draws until the layout is possible; a layout of one rank always is.
+  // Repeats until the layout is feasible; one rank always is.
   void draw_layout(RunConfig& config) {
     ParallelStrategy& parallel = config.parallel;
     do {
@@ -234,7 +234,7 @@ class RandomConfigs {
     } while (infeasible_reason(config.model, configuration_of(config), config.train.sequence_length));
   }
 
-  // Draws the job that the modelled clock stands for, which is sometimes the run itself.
+  // Draws the job of the modelled clock, which is sometimes the run itself.
   void draw_modelled_job(RunConfig& config) {
     ClusterConfig& cluster = config.cluster;
     cluster.description.flops_per_second = (share() + 1e-3) * 1e12;
@@ -252,7 +252,7 @@ class RandomConfigs {
     }
   }
 
-  // Draws until no values contradict each other.
+  // Repeats until no values contradict each other.
   void draw_adaptation(RunConfig& config) {
     AdaptConfig& adapt = config.adapt;
     const auto lacks_workers = [&] {
@@ -307,7 +307,7 @@ class RandomConfigs {
   ClusterDescription draw_cluster() {
     ClusterDescription cluster;
     cluster.ranks_per_node = whole(1, 16);
-    // Draws values in the file's units, as if read from a file, because not every double is a multiple of such a unit.
+    // Draws a multiple of the file's unit, as if read from a file. Not every double survives a change of unit.
     for (Link* link : {&cluster.within_node, &cluster.between_nodes}) {
       link->latency_seconds = share() * 1000 / 1e6;
       link->bytes_per_second = (share() + 1e-3) * 1e9;
@@ -350,7 +350,7 @@ class RandomConfigs {
     for (int64_t i = whole(0, 3); i > 0; --i) {
       points.push_back({(points.empty() ? 0 : points.back().at) + positive(), share() + 1e-3});
     }
-    // Adding a small increment to a large size may not change it, so that the points no longer ascend.
+    // A small increment may vanish in rounding; the points would then not ascend.
     for (size_t i = 1; i < points.size(); ++i) {
       if (points[i].at <= points[i - 1].at) return points[0].at > 0 ? Curve({points[0]}) : Curve();
     }

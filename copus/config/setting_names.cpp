@@ -15,7 +15,7 @@ struct NameElsewhere {
   std::string_view name, key;
 };
 
-// Names of our keys in transformers, Megatron-LM and torchtitan.
+// Names in transformers, Megatron-LM and torchtitan of our keys.
 constexpr auto names_elsewhere = std::to_array<NameElsewhere>({{"learning_rate", "lr"},
                                                                {"batch_size", "global_batch"},
                                                                {"global_batch_size", "global_batch"},
@@ -28,7 +28,7 @@ constexpr auto names_elsewhere = std::to_array<NameElsewhere>({{"learning_rate",
                                                                {"seq_len", "sequence_length"},
                                                                {"seq_length", "sequence_length"}});
 
-// Returns the key that the name stands for, spelled as a key.
+// Returns the name spelled as a key.
 std::string key_of(std::string_view name) {
   name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
   std::string key(name);

@@ -1,4 +1,4 @@
-// Finds the setting that a user meant by a name without its section or by an option. For messages.
+// For messages: finds the setting that a user meant by a name without a section, or by an option.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace copus {
 
-// Returns the settings, as "section.key", that have this key or that other programs call by this name: "lr",
-// "--batch-size". A key that several sections have gives all of these settings. Empty if there is none.
+// Returns all settings, as "section.key", whose key is this name or is called so by other programs: "lr",
+// "--batch-size". Empty if there are none.
 std::vector<std::string> settings_called(std::string_view name);
 
 // Returns settings_called(name) or, if that is empty, the settings of the most similar key.

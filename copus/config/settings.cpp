@@ -13,21 +13,21 @@ namespace copus {
 
 namespace {
 
-// The largest number of parts, joined by dots, of a key. The library limits the nesting of values but not of keys,
-// although it converts and deletes the resulting tables by recursion.
+// The largest number of dot-separated parts of a key. toml++ limits the nesting of values but not of keys, and converts
+// and deletes the resulting tables recursively.
 constexpr int most_parts_of_key = 8;
 
-// Returns the end of the string that begins at `begin`: after its last quote, or at the end of a line that leaves it
-// open.
+// Returns the end of the string that begins at `begin`: after its closing quote or, if it is not closed, at the end of
+// the line.
 size_t end_of_string(std::string_view toml, size_t begin) {
   const char quote = toml[begin];
-  const std::string three_quotes(3, quote);  // around a string of several lines
+  const std::string three_quotes(3, quote);  // these delimit multi-line strings
   const bool is_long = toml.substr(begin).starts_with(three_quotes);
   for (size_t i = begin + (is_long ? 3 : 1); i < toml.size(); ++i) {
     if (toml[i] == '\\' && quote == '"') {
       ++i;  // the escaped character does not end the string
     } else if (is_long && toml.substr(i).starts_with(three_quotes)) {
-      return std::min(toml.find_first_not_of(quote, i), toml.size());  // its last characters may be quotes too
+      return std::min(toml.find_first_not_of(quote, i), toml.size());  // the string itself may end with quotes
     } else if (!is_long && (toml[i] == quote || toml[i] == '\n')) {
       return toml[i] == quote ? i + 1 : i;
     }
@@ -35,8 +35,8 @@ size_t end_of_string(std::string_view toml, size_t begin) {
   return toml.size();
 }
 
-// Returns the line, counted from 1, of the first key with too many parts. It examines only characters, because the
-// library could not delete a parsed value without overflowing the stack.
+// Returns the line, counted from 1, of the first key with too many parts. Scans characters instead of parsing, because
+// deleting the parsed tables could overflow the stack.
 std::optional<int64_t> line_of_long_key(std::string_view toml) {
   constexpr std::string_view between_keys = "=,[]{}\n";
   int parts = 1;
@@ -60,8 +60,8 @@ std::optional<int64_t> line_of_long_key(std::string_view toml) {
   return std::nullopt;
 }
 
-// Converts TOML nodes to settings. For an override their origin is `fixed_origin`; if that is empty, their origins are
-// the lines of `source`.
+// Converts TOML nodes to settings. The origin of settings is `fixed_origin` (for overrides) or, if that is empty, their
+// line in `source`.
 class Converter {
  public:
   Converter(std::string source, std::string fixed_origin)
@@ -101,12 +101,12 @@ class Converter {
   std::string fixed_origin_;
 };
 
-// Reads the value of an override as TOML; returns nothing if it is not valid TOML.
+// Parses the value of an override as TOML; empty if it is not valid TOML.
 std::optional<Setting> parse_value(const std::string& key, std::string_view value, const std::string& origin) {
   if (line_of_long_key(value)) return std::nullopt;
   try {
     const toml::table table = toml::parse(concat("value = ", value));
-    if (table.size() != 1) return std::nullopt;  // after a line break the value could hold more keys
+    if (table.size() != 1) return std::nullopt;  // a line break in the value could add more keys
     return Converter("", origin).convert(key, *table.get("value"));
   } catch (const toml::parse_error&) {
     return std::nullopt;
@@ -159,7 +159,7 @@ std::string quote(std::string_view text) {
       result += "\\n";
     } else if (character == '\t') {
       result += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {  // TOML allows control characters only in this form
+    } else if (byte < 0x20 || byte == 0x7f) {  // TOML allows other control characters only as \uXXXX
       result += concat("\\u00", hexadecimal[byte >> 4], hexadecimal[byte & 15]);
     } else {
       result += character;
@@ -169,11 +169,11 @@ std::string quote(std::string_view text) {
 }
 
 std::string write_number(double number) {
-  std::array<char, 32> buffer;  // the longest number, -2.2250738585072014e-308, has 24 characters
+  std::array<char, 32> buffer;  // the longest double, -2.2250738585072014e-308, has 24 characters
   const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
   COPUS_CHECK(error == std::errc(), "a double that needs more than 32 characters");
   std::string text(buffer.data(), end);
-  if (text.find_first_of(".enf") == std::string::npos) text += ".0";  // without the dot, "3" would be a TOML integer
+  if (text.find_first_of(".enf") == std::string::npos) text += ".0";  // TOML would read "3" as an integer
   return text;
 }
 

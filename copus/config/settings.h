@@ -1,5 +1,5 @@
-// Reads and writes TOML. A text and its overrides become sections of settings, each of which knows where it was
-// written. Other files decide which sections and keys are allowed.
+// Reads and writes TOML as sections of settings, each of which knows where it was written. Other files decide which
+// sections and keys are allowed.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct Setting {
   enum class Kind { boolean, integer, number, text, list, table, date };
 
   std::string name;    // the setting's key; empty in a list
-  std::string origin;  // place where it was written, for messages: "run.toml:12" or "--set train.lr=abc"
+  std::string origin;  // where it was written, for messages: "run.toml:12" or "--set train.lr=abc"
   Kind kind = Kind::table;
   std::variant<std::monostate, bool, int64_t, double, std::string> value;  // value of the first four kinds
-  std::vector<Setting> children;                                           // content of a list or a table
+  std::vector<Setting> children;                                           // items of a list or a table
   bool overrides = false;                                                  // whether --set gave the setting
 
   const Setting* find(std::string_view key) const;  // the child with that name, or null
@@ -26,13 +26,12 @@ struct Setting {
 // Describes a setting's value for messages: `the string "8"`, `a list`.
 std::string describe(const Setting& setting);
 
-// Reads the root table, whose children are the sections. Each override, "section.key=value", replaces or adds one
-// setting. Its value is read as TOML; values that are not valid TOML are read as bare strings. Throws UserError for
-// malformed TOML (with line and column) and for a malformed override.
+// Parses a file and applies the overrides. Returns the root table, whose children are the sections. Each override
+// "section.key=value" replaces or adds one setting. Its value is parsed as TOML; values that are not valid TOML are
+// bare strings. Throws UserError for malformed TOML (with line and column) and for a malformed override.
 Setting read_settings(std::string_view toml_text, const std::string& source, const std::vector<std::string>& overrides);
 
-// Returns the path that a setting contains. Throws UserError if the setting is empty or is not a text; the message
-// names the setting `key`.
+// Returns a setting's value as a path. Throws UserError, naming the setting `key`, if it is empty or no text.
 std::string path_of(const Setting& setting, const std::string& key);
 
 // Writes a TOML basic string: "C:\\text" for C:\text.

@@ -17,14 +17,14 @@ namespace {
 
 bool is_exactly_whole(double value) { return std::trunc(value) == value && std::abs(value) <= 0x1p53; }
 
-// Returns the whole number in a setting; empty if it holds none. TOML reads 1e9 as a float.
+// Returns a setting's value if it is a whole number, also in a float: TOML reads 1e9 as a float.
 std::optional<int64_t> as_whole_number(const Setting& setting) {
   if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
   if (setting.kind != Setting::Kind::number || !is_exactly_whole(std::get<double>(setting.value))) return std::nullopt;
   return static_cast<int64_t>(std::get<double>(setting.value));
 }
 
-// Tells whether TOML accepts this text as a number, and as a whole one if `is_whole`.
+// Returns whether TOML accepts this text as a number (a whole number if `is_whole`).
 bool is_number_in_toml(const std::string& text, bool is_whole) {
   try {
     const Setting root = read_settings(concat("number = ", text), "", {});
@@ -36,7 +36,8 @@ bool is_number_in_toml(const std::string& text, bool is_whole) {
   }
 }
 
-// The hint if more text follows the number.
+// Returns advice about the text `rest` behind a number, such as a unit or a thousands separator; empty if its meaning
+// is unclear.
 std::string hint_behind_number(const std::string& text, std::string_view rest, double value, bool is_whole) {
   const auto begins_with_one_of = [&](std::string_view characters) {
     return !rest.empty() && characters.find(rest.front()) != std::string_view::npos;
@@ -47,16 +48,16 @@ std::string hint_behind_number(const std::string& text, std::string_view rest, d
   }
   rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
   if (rest == "%" && !is_whole) return concat("; a share of ", text, " is written ", value / 100);
-  if (rest.empty() || begins_with_one_of("+-.,:;/*_'=()")) return "";  // a date, a formula, or something else
+  if (rest.empty() || begins_with_one_of("+-.,:;/*_'=()")) return "";  // probably a date or a formula
   return concat("; write the number in full, without \"", rest, "\": there are no units here");
 }
 
-// Returns advice if a text was meant as a number: "; a share of 10% is written 0.1". Empty if the text does not begin
-// like a number, or if it is unclear which number was meant.
+// Returns advice if a text was probably meant as a number: "; a share of 10% is written 0.1". Empty if the text does
+// not begin like a number, or if it could mean several numbers.
 std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (setting.kind != Setting::Kind::text) return "";
   const std::string& text = std::get<std::string>(setting.value);
-  if (text.find_first_of("0123456789") > 1) return "";  // a number after at most a sign or a point
+  if (text.find_first_of("0123456789") > 1) return "";  // allows a sign or a point before the number
   if (is_number_in_toml(text, is_whole)) return concat("; leave the quotes out: ", text);
   if (is_number_in_toml(lower_case(text), is_whole)) return concat("; write ", lower_case(text));
   if (text.starts_with("0x") || text.starts_with("0X")) return "";
@@ -66,7 +67,7 @@ std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (error != std::errc()) return "";
   if (rest != end) return hint_behind_number(text, {rest, end}, value, is_whole);
   if (is_whole && std::abs(value) >= 0x1p63) return "; that is too large";
-  // TOML accepts none of 007, .5 and 5. as a number.
+  // TOML refuses 007, .5 and 5. as numbers.
   const std::string written = is_exactly_whole(value) ? concat(static_cast<int64_t>(value)) : write_number(value);
   return is_number_in_toml(written, is_whole) ? concat("; write ", written) : "";
 }
@@ -286,7 +287,7 @@ void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
     refuse_other_keys(*setting, keys);
     return;
   }
-  // parse_model_description refuses all other types except "default", which has no numbers.
+  // Type "default" has no numbers. parse_model_description refuses other types without numbers.
   if (type->kind == Setting::Kind::text && std::get<std::string>(type->value) == "default") {
     refuse_other_keys(*setting, {"rope_type"});
   }
@@ -308,7 +309,7 @@ void SettingsReader::field(const char* key, Link& link) {
          copus::describe(*setting));
   }
   std::vector<std::string> keys = {latency_key, bandwidth_key, efficiency_key};
-  if (std::string_view(key) == "between_nodes") keys.emplace_back(tree_key);  // trees connect nodes
+  if (std::string_view(key) == "between_nodes") keys.emplace_back(tree_key);  // only links between nodes have a tree
   refuse_other_keys(*setting, keys);
   link.latency_seconds = microseconds.to_ours(number_in(*setting, latency_key, link_latency));
   link.bytes_per_second = giga.to_ours(number_in(*setting, bandwidth_key, link_bandwidth));
@@ -342,7 +343,6 @@ void SettingsReader::field(const char* key, Curve& value) {
   if (setting) value = curve(*setting);
 }
 
-// Reads a table by calling `visit`.
 template <class Visit>
 void SettingsReader::table(const char* key, const char* example, const Visit& visit) {
   const Setting* setting = find(key);
@@ -382,7 +382,7 @@ void SettingsReader::field(const char* key, std::optional<ModelDescription>& mod
   visit_model_fields(model.emplace(), known);
   refuse_other_keys(*setting, known.keys());
   SettingsReader table(*setting, concat(section_name_, ".", key));
-  visit_model_fields(*model, table);  // refuses wrong types and ranges
+  visit_model_fields(*model, table);  // checks types and ranges
   model = describe_inline_model(*setting, model->architecture, where);
 }
 

@@ -16,7 +16,7 @@ namespace copus {
 
 class SettingsReader {
  public:
-  // Keeps a reference to `root`, which must outlive the reader.
+  // `root` must outlive the reader.
   explicit SettingsReader(const Setting& root) : root_(root) {}
 
   // Enters a section; an empty name stands for the root table, as in a file without sections.
@@ -32,21 +32,20 @@ class SettingsReader {
   void field(const char* key, std::string& value);
   void field(const char* key, std::vector<std::string>& value);
   void field(const char* key, std::vector<DataSource>& value);
-  // Reads a list; a list of one item may be written as the item alone.
+  // Reads a list. A single value stands for a list of one item.
   void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
   void field(const char* key, std::vector<bool>& value);
-  void field(const char* key, std::optional<RopeScaling>& value);  // checks only type and keys
+  void field(const char* key, std::optional<RopeScaling>& value);  // checks only types and keys
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
   void field(const char* key, CommunicatorCosts& costs);
-  // Read a description: an inline table, or a text that names a file or a shipped description.
+  // Read a description from an inline table, or by the name or file in a text.
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
-  // Reads noise_scale.calibration. It is the ratio critical batch / noise scale, as a number, or measured critical
-  // batches. Measured critical batches are given as a list of numbers for each batch, or as the paths of one or several
-  // calibration.json.
+  // Reads noise_scale.calibration, in one of three forms: a number (critical batch / noise scale), a list of numbers
+  // for each measured critical batch, or paths of calibration.json files with measured critical batches.
   void calibration(const char* key, NoiseScaleConfig& value);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
@@ -70,7 +69,7 @@ class SettingsReader {
 
   const Setting* find(const char* key);
 
-  // Throws a UserError that names the key that was looked up last.
+  // Throws a UserError that names the most recently looked-up key.
   template <class... Parts>
   [[noreturn]] void fail(const Setting& setting, const Parts&... parts) const {
     throw UserError(concat(setting.origin, ": ", section_name_, section_name_.empty() ? "" : ".", key_, " ", parts...));
@@ -90,7 +89,7 @@ class SettingsReader {
     fail(setting, "must be one of \"", join(names, "\", \""), "\", got ", describe(setting),
          similar ? concat("; did you mean \"", *similar, "\"?") : "");
   }
-  // Returns the items of a list, or the single value that stands for a list.
+  // Returns the items of a list, or a single value as a list of one item.
   static std::span<const Setting> items_of(const Setting& setting) {
     return setting.kind == Setting::Kind::list ? std::span(setting.children) : std::span(&setting, 1);
   }

@@ -50,7 +50,7 @@ TEST(Settings, TheLastOverrideCounts) {
   EXPECT_EQ(std::get<int64_t>(get(root, "train", "seed").value), 2);
 }
 
-// Keys of many parts make deeply nested tables, which are converted and deleted by recursion.
+// A key of many parts makes nested tables, which are converted and deleted recursively.
 TEST(Settings, RefusesKeysOfManyParts) {
   std::string key = "a";
   for (int i = 0; i < 200000; ++i) key += ".a";
@@ -63,7 +63,7 @@ TEST(Settings, RefusesKeysOfManyParts) {
   EXPECT_THAT(settings_error("x = \"\"\"\n\\\"\"\"\"\" # it has ended\n[a]\n" + key + " = 1"),
               HasSubstr("run.toml:4: a key"));
 
-  // An override cannot bring them in either.
+  // Overrides cannot bring in such keys either.
   const Setting root = read_settings("", "run.toml", {"data.train={ " + key + " = 1 }"});
   EXPECT_EQ(get(root, "data", "train").kind, Setting::Kind::text);
 }

@@ -17,7 +17,7 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
                            "the suffix K, M, B or T from so many tokens on"));
   };
   StepSchedule schedule;
-  double begin = 0;  // of the previous piece
+  double begin = 0;  // threshold of the previous piece
   std::istringstream pieces{std::string(text)};
   std::string piece;
   while (pieces >> piece) {
@@ -66,7 +66,7 @@ int64_t scheduled_batch(const StepSchedule& schedule, int64_t consumed_samples) 
 }
 
 std::optional<std::string> why_too_short(const StepSchedule& schedule) {
-  double consumed = 0;  // where the steps of a piece begin; a double represents all thresholds exactly
+  double consumed = 0;  // where the piece's steps begin; a double represents all thresholds exactly
   for (size_t i = 0; i + 1 < schedule.size(); ++i) {
     const auto& [begin, batch] = schedule[i];
     const double end = schedule[i + 1].first;

@@ -17,7 +17,7 @@ namespace {
 
 __extension__ using Product = unsigned __int128;
 
-// Returns floor(m q + 1/2) for q = part 2^-64, exactly and therefore the same on every machine.
+// Returns floor(m q + 1/2) for q = part 2^-64. Integer arithmetic makes the result the same on every machine.
 uint64_t rounded_part(uint64_t m, uint64_t part) {
   return static_cast<uint64_t>((Product{m} * part + (Product{1} << 63)) >> 64);
 }
@@ -33,7 +33,7 @@ uint64_t to_part(double fraction) {
 Blend::Blend(const std::vector<double>& weights, uint64_t seed) : seed_(seed) {
   COPUS_CHECK(!weights.empty(), "no sources");
   for (const double weight : weights) COPUS_CHECK(weight > 0 && std::isfinite(weight), "weight ", weight);
-  // Divides by the largest weight first, so that the sum of huge weights is finite.
+  // Divides all weights by the largest one first, so that the sum of huge weights stays finite.
   const double largest = *std::ranges::max_element(weights);
   double sum = 0;
   for (const double weight : weights) sum += weight / largest;
@@ -50,7 +50,7 @@ Blend::Blend(const std::vector<double>& weights, uint64_t seed) : seed_(seed) {
     open.pop();
     const int64_t node = sources + std::ssize(nodes_);
     const double both = first.first + second.first;
-    // Shares may underflow to 0, and their quotient is then not finite.
+    // Both shares may underflow to 0; their quotient would then not be finite.
     nodes_.push_back({first.second, second.second, to_part(both > 0 ? first.first / both : 0.5)});
     open.emplace(both, node);
   }

@@ -10,7 +10,7 @@
 namespace copus {
 namespace {
 
-// Returns the largest error of a source's number of samples compared with its share, after any number of whole blocks.
+// Returns the largest difference between a source's number of samples and its share, after any number of whole blocks.
 double largest_error(const std::vector<double>& weights, int64_t blocks) {
   const Blend blend(weights, 7);
   std::vector<uint64_t> counts(weights.size());

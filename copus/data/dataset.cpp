@@ -25,18 +25,18 @@
 namespace copus {
 namespace {
 
-// The orders of epochs follow from hashes of (seed, 1, source, epoch), those of shards from hashes of (seed, 2,
-// source), and the sequences whose documents are measured from hashes of (seed, 3, number).
+// Purposes, which are hashed after the seed so that random draws for different purposes are independent: orders of
+// epochs (then come source and epoch), orders of shards (source), and sequences whose documents are measured (a
+// number).
 constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
-// The version of the order of samples. Raise it when the same seed gives another order, so that no older run resumes in
-// a different order.
+// The version of the order of samples. Raise it if a change gives another order for the same seed; older runs then
+// refuse to resume.
 constexpr uint64_t order_version = 2;
 
-// Hashes the contents of a source: all tokens and document ends of a small one, and of a larger one this many windows
-// and ends, evenly spread. The windows also read ids all over the file, so a corpus made with another tokenizer is
-// noticed when it is opened and not hours later.
-// `ends_only`: the tokens are not read.
+// Hashes the contents of a source: of a small source all tokens and document ends, of a larger one `max_windows` evenly
+// spread windows of tokens and as many document ends. The windows also check token ids all over the file, so a corpus
+// of another tokenizer is refused at the start and not after hours. With `ends_only` no tokens are read.
 uint64_t hash_contents(uint64_t hash, const TokenSource& source, bool ends_only = false) {
   constexpr int64_t max_windows = 64;
   constexpr int64_t max_window = 256;
@@ -59,7 +59,7 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source, bool ends_only 
     return hash;
   }
   for (int64_t i = 0; i < max_windows; ++i) {
-    // Floating point avoids overflow of the product of two large counts. It is exact enough, and the same on every
+    // The product of two large counts could overflow an integer. A double is exact enough, and the same on every
     // machine.
     const double part = static_cast<double>(i) / (max_windows - 1);
     add_tokens(static_cast<int64_t>(part * static_cast<double>(source.size() - max_window)), max_window);
@@ -74,19 +74,20 @@ struct Dataset::Implementation {
   Implementation(std::optional<Blend> sources_blend, uint64_t run_seed, int64_t length)
       : blend(std::move(sources_blend)), seed(run_seed), sequence_length(length) {}
 
-  std::vector<std::unique_ptr<TokenSource>> sources;  // those of data.train, then those of data.held_out
-  std::vector<PackedTokens> train;                    // one for each of data.train, or for each of their shards
-  std::vector<TrainingSource> training_sources;       // one for each of data.train
-  std::vector<std::size_t> source_of;                 // the index there of each of `train`
-  std::vector<PackedTokens> held_out;                 // those that have samples
-  std::vector<HeldOutSource> held_out_sources;        // one for each of these
-  std::vector<double> held_out_shares;                // likewise, in proportion
-  std::optional<Blend> blend;                         // empty: all sources are one corpus
-  std::vector<uint64_t> first_samples{0};             // of each source in that corpus, and behind the last one its end
-  std::vector<std::unique_ptr<MegatronSource>> shards;  // with data.shuffle_shards: one for each of `train`
-  std::vector<int64_t> shards_of_source;                // likewise: how many each of data.train has
-  std::shared_ptr<FilePool> pool;                       // of the shards' tokens
-  // Likewise: the order of the shards of each source, or without a blend of all. The first shard of each order.
+  std::vector<std::unique_ptr<TokenSource>> sources;    // of data.train, then of data.held_out
+  std::vector<PackedTokens> train;                      // one for each source or shard of data.train
+  std::vector<TrainingSource> training_sources;         // one for each source of data.train
+  std::vector<std::size_t> source_of;                   // for each element of `train`: its index in `training_sources`
+  std::vector<PackedTokens> held_out;                   // the held-out sources that have samples
+  std::vector<HeldOutSource> held_out_sources;          // one for each element of `held_out`
+  std::vector<double> held_out_shares;                  // one for each element of `held_out`; relative
+  std::optional<Blend> blend;                           // empty: all sources are one corpus
+  std::vector<uint64_t> first_samples{0};               // without a blend: of each source in the corpus, then the total
+  std::vector<std::unique_ptr<MegatronSource>> shards;  // with data.shuffle_shards: one for each element of `train`
+  std::vector<int64_t> shards_of_source;                // with data.shuffle_shards: number of shards of each source
+  std::shared_ptr<FilePool> pool;                       // holds the open .bin files of the shards
+  // With data.shuffle_shards: an order of shards for each source or, without a blend, one for all; and the index of
+  // each order's first shard.
   std::vector<std::unique_ptr<ShardOrder>> orders;
   std::vector<std::size_t> first_shards;
   uint64_t seed;
@@ -99,7 +100,7 @@ struct Dataset::Implementation {
 
   BatchBuilder batch_of(int64_t samples) const { return {samples, sequence_length, masks_across_documents}; }
 
-  // Adds a held-out source. `share`: its share of training; 0: its share is its size.
+  // Adds a held-out source. `share` is its share of training; if this is 0, its size serves as its share.
   void hold_out(const std::string& path, uint64_t contents, const PackedTokens& tokens, double share) {
     if (tokens.num_samples() == 0) return;
     held_out.push_back(tokens);
@@ -109,7 +110,7 @@ struct Dataset::Implementation {
     held_out_shares.push_back(share > 0 ? share : static_cast<double>(tokens.num_positions()));
   }
 
-  // Returns the index of a source's draw-th sample, in an order that differs from epoch to epoch.
+  // Returns the index of the sample that a source gives at its draw-th draw. Each epoch has another order.
   uint64_t shuffled(int64_t source, uint64_t samples, uint64_t draw) const {
     const uint64_t epoch = draw / samples;
     uint64_t key = extend_hash(seed, epoch_keys);
@@ -118,7 +119,7 @@ struct Dataset::Implementation {
     return Permutation(key, samples)(draw % samples);
   }
 
-  // The index in `train` of a draw of a source (0: of the corpus that all sources are), and which sample it is there.
+  // Finds a draw of a source: the index in `train`, and the sample's index there. Without a blend the source is 0.
   std::pair<std::size_t, int64_t> place_of(const SampleAddress& address) const {
     const auto source = static_cast<std::size_t>(address.source);
     if (!orders.empty()) {
@@ -135,7 +136,7 @@ struct Dataset::Implementation {
     return {part, static_cast<int64_t>(index - first_samples[part])};
   }
 
-  // The shards that samples first .. first+count of the global order come from.
+  // Returns the shards that contain samples first .. first+count of the global order.
   std::set<std::size_t> shards_of(uint64_t first, int64_t count) const {
     std::set<std::size_t> found;
     if (!shards.empty()) for_each_place(first, count, [&](std::size_t shard, int64_t) { found.insert(shard); });
@@ -160,8 +161,8 @@ struct Dataset::Implementation {
     for_each_place(first, count, [&](std::size_t part, int64_t sample) { visit(train[part], sample); });
   }
 
-  // Adds a part that is trained on; returns the hash of the corpus so far. The share is rounded, so that weights with
-  // the same shares are the same blend.
+  // Adds an element of `train`, and returns the hash extended by it. The hash rounds the share to fp32, so that weights
+  // with the same ratios give the same hash.
   uint64_t train_on(uint64_t hash, double share, const PackedTokens& tokens, uint64_t contents) {
     hash = extend_hash(hash, std::bit_cast<uint32_t>(static_cast<float>(share)));
     hash = extend_hash(hash, static_cast<uint64_t>(tokens.num_samples()));
@@ -175,7 +176,7 @@ struct Dataset::Implementation {
   uint64_t train_on_shards(uint64_t hash, const DataConfig& config);
   void hold_out_sources(const DataConfig& config);
 
-  // Without a blend, sources have the shares of their sizes.
+  // Without a blend, each source's share is its fraction of all samples.
   void set_shares() {
     if (blend) return;
     double all = 0;
@@ -203,7 +204,7 @@ std::optional<Blend> blend_of(const DataConfig& config, uint64_t seed) {
   return Blend(weights, seed);
 }
 
-// Checks that all sources are text or all are a tokenizer's ids: a model cannot tell them apart. Shards are ids.
+// Checks that all sources are text or all are token ids, which a model cannot tell apart. Shards are token ids.
 void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources, bool are_beside_shards) {
   for (const auto& source : sources) {
     if (are_beside_shards && source->is_text())
@@ -247,7 +248,7 @@ void check_held_out_is_not_trained_on(const DataConfig& config) {
   }
 }
 
-// Checks that there is something to learn, or to evaluate: the last token of a document predicts nothing.
+// Refuses a source without any target: the last token of a document predicts nothing.
 [[noreturn]] void refuse_without_loss(const std::string& path) {
   throw UserError(concat(path, ": no token carries loss, since each is the last of its document ",
                          "(data.mask_document_ends): give documents of two tokens or more, or set ",
@@ -258,7 +259,7 @@ void check_loss(const TokenSource& source, const PackedTokens& tokens) {
   if (!tokens.has_loss()) refuse_without_loss(source.path());
 }
 
-// Splits a source into the part to train on and the tail that is held out (none for a fraction of 0).
+// Splits a source into a training part and a held-out tail, which is empty if the fraction is 0.
 std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fraction, int64_t sequence_length,
                                             bool mask_document_ends) {
   const int64_t samples = (source.size() - 1) / sequence_length;
@@ -275,7 +276,7 @@ std::pair<PackedTokens, PackedTokens> split(const TokenSource& source, double fr
                            fraction > 0 ? " and one to hold out" : "",
                            "; give more text or lower train.sequence_length"));
   }
-  // Training reads tokens 0 .. train*L, the last one only as a target: the held-out part starts after it.
+  // Training reads tokens 0 .. train*L, the last one only as a target, so the held-out part starts after that token.
   const int64_t train_end = train * sequence_length + 1;
   return {
       PackedTokens(source, 0, train_end, sequence_length, mask_document_ends),
@@ -314,7 +315,6 @@ void Dataset::Implementation::open_sources(const DataConfig& config, int64_t voc
     sources.push_back(open_token_source(path, config.document_separator, vocab_size));
 }
 
-// Trains on the sources; returns the hash of the corpus.
 uint64_t Dataset::Implementation::train_on_sources(uint64_t hash, const DataConfig& config) {
   const double fraction = config.held_out.empty() ? config.held_out_fraction : 0;
   for (std::size_t i = 0; i < config.train.size(); ++i) {
@@ -331,7 +331,8 @@ uint64_t Dataset::Implementation::train_on_sources(uint64_t hash, const DataConf
   return hash;
 }
 
-// Trains on shards, each of which fills up its last sequence with positions without loss: no sequence needs two.
+// Trains on shards. Each shard pads its last sequence with positions without loss, so that a sequence needs only one
+// shard.
 uint64_t Dataset::Implementation::train_on_shards(uint64_t hash, const DataConfig& config) {
   constexpr uint64_t shard_order_version = 1;
   hash = extend_hash(hash, shard_order_version);
@@ -364,8 +365,7 @@ uint64_t Dataset::Implementation::train_on_shards(uint64_t hash, const DataConfi
   return hash;
 }
 
-// Reads a held-out source only to check its ids: its hash is not part of the fingerprint, since it has no influence on
-// training.
+// Adds the files of data.held_out. Their hashes are not part of the fingerprint, since they do not influence training.
 void Dataset::Implementation::hold_out_sources(const DataConfig& config) {
   for (std::size_t i = sources.size() - config.held_out.size(); i < sources.size(); ++i) {
     const TokenSource& source = *sources[i];
@@ -479,11 +479,11 @@ int64_t Dataset::missing_shard_bytes(uint64_t first_sample, int64_t count) const
 
 std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t count) const {
   struct Wanted {
-    double samples_ahead;  // of the whole order, until it is needed
+    double samples_ahead;  // number of samples in the global order before the shard is needed
     std::size_t shard;
   };
   const std::optional<Blend>& blend = implementation_->blend;
-  std::map<int64_t, uint64_t> next_draws;  // of the sources that the next samples come from
+  std::map<int64_t, uint64_t> next_draws;  // by source, for the sources of the next samples
   if (blend) {
     for (const SampleAddress& address : blend->locate(first_sample, Blend::block_size)) {
       next_draws.try_emplace(address.source, address.draw);
@@ -495,7 +495,8 @@ std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t cou
     uint64_t draw = first_sample;
     if (blend) {
       const auto found = next_draws.find(static_cast<int64_t>(source));
-      // The draws of a rarer source are off by less than two from its share (blend.h).
+      // None of the next samples is from this source, so its next draw is estimated from its share. blend.h bounds the
+      // error by 2.
       const double expected = std::max(0.0, share * static_cast<double>(first_sample) - 2);
       draw = found != next_draws.end() ? found->second : static_cast<uint64_t>(expected);
     }
@@ -519,7 +520,7 @@ bool Dataset::masks_across_documents() const { return implementation_->masks_acr
 DocumentLengths Dataset::document_lengths() const {
   constexpr int64_t measured = 1024;
   const Implementation& data = *implementation_;
-  std::vector<double> ends;  // cumulative shares of the parts
+  std::vector<double> ends;  // cumulative shares of the elements of `train`
   for (std::size_t part = 0; part < data.train.size(); ++part) {
     const TrainingSource& source = data.training_sources[data.source_of[part]];
     const double of_source =

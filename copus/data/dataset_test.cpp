@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 constexpr int64_t none = ignored_target;
 constexpr int64_t large_vocabulary = 1 << 30;
 
-// Makes a corpus of distinct tokens, so that each token shows its position.
+// Returns a corpus of distinct tokens, so that a token identifies its position.
 std::vector<std::vector<int64_t>> distinct_tokens(int64_t first, int64_t count) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(first + i);
@@ -112,7 +112,7 @@ TEST_F(DatasetTest, BatchesSayWhereDocumentsBeginWhereTheseStayApart) {
     config.mask_document_ends = mask_document_ends;
     const Dataset data(config, 5, 100, 1);
     EXPECT_THAT(data.train_batch(0, 1).document_starts, ElementsAre(0, 0, 2, 3, 3));
-    // The second document continues in the second sample. The padding of this sample is not part of it.
+    // The second document continues in the second sample, whose padding is a document of its own.
     EXPECT_THAT(data.held_out_batch(0, 0, 2).document_starts, ElementsAre(0, 0, 0, 3, 3, 0, 1, 1, 1, 1));
   }
 }
@@ -153,7 +153,7 @@ TEST_F(DatasetTest, TheDefaultHasTheFingerprintOfTheSettingThatItStandsFor) {
 }
 
 TEST_F(DatasetTest, ADocumentEndBelongsToTheSampleThatReadsIt) {
-  write_pair<uint16_t>("a", {{1, 2}, {3, 4, 5}}, 8);  // the first document ends where the first sample does
+  write_pair<uint16_t>("a", {{1, 2}, {3, 4, 5}}, 8);  // the first document and the first sample end together
   const Dataset data(config_of({path("a")}), 2, 100, 1);
   const Batch batch = data.train_batch(0, 2);
   const std::size_t first = batch.tokens[0] == 1 ? 0 : 2;
@@ -182,7 +182,7 @@ TEST_F(DatasetTest, EveryEpochVisitsEverySampleOnce) {
       samples.push_back((tokens - 1) / length);
     }
     const Dataset data(config, length, large_vocabulary, random());
-    constexpr int64_t consumed = 6000;  // across the border of two blocks
+    constexpr int64_t consumed = 6000;  // spans two blocks
     const Batch batch = data.train_batch(0, consumed);
     std::vector<std::vector<int64_t>> visited(samples.size());
     for (int64_t row = 0; row < consumed; ++row) {
@@ -297,8 +297,8 @@ TEST_F(DatasetTest, SourcesWithoutWeightsAreOneCorpus) {
   EXPECT_DOUBLE_EQ(sources[2].share, 5000.0 / 5101);
 }
 
-// Checks that no token is both read in training, as input or target, and held out, and that at most one token between
-// the two parts is unused.
+// No token is both held out and read in training, as input or target. At most one token between the two parts is
+// unused.
 TEST_F(DatasetTest, TheHeldOutTailIsNeverTrainedOn) {
   for (const int64_t size : {9, 10, 11, 12, 13, 100, 257, 1000}) {
     for (const double fraction : {1e-9, 0.01, 0.3, 0.9999}) {
@@ -334,7 +334,7 @@ TEST_F(DatasetTest, EveryHeldOutFileHasItsPartOfAnEvaluation) {
   DataConfig config = config_of({write_text("a", std::string(100, 'a'))}, 0.5);
   config.held_out = {write_text("b", "bcdefg"), write_text("c", "x"), path("b")};
   const Dataset data(config, 4, 256, 1);
-  EXPECT_EQ(data.train_tokens(), 100);  // with data.held_out, nothing of the training file is held out
+  EXPECT_EQ(data.train_tokens(), 100);  // with data.held_out, no training file has a held-out tail
   ASSERT_EQ(data.held_out_samples(), 5);
   EXPECT_EQ(data.held_out_tokens(), 13);
   ASSERT_EQ(data.held_out_sources().size(), 3u);
@@ -392,7 +392,7 @@ TEST_F(DatasetTest, TheFingerprintNamesContentsAndOrderNotPaths) {
   EXPECT_EQ(Dataset(changed, 4, 256, 1).fingerprint(), fingerprint);  // held-out data do not change it
 }
 
-// Of a corpus in which lengths differ between its beginning and its end, and between sources.
+// The lengths of documents differ between the corpus' beginning and end, and between sources.
 TEST_F(DatasetTest, MeasuresTheDocumentsOfAllSourcesInTheirShares) {
   const auto documents_of = [](int64_t length, int64_t count) {
     return std::vector<std::vector<int64_t>>(static_cast<size_t>(count), std::vector<int64_t>(length, 1));
@@ -418,7 +418,7 @@ TEST_F(DatasetTest, MeasuresTheDocumentsOfAllSourcesInTheirShares) {
   EXPECT_NEAR(measure(shards).of_a_token, 34, 0.2);
 }
 
-// The fingerprint must not change between machines and versions: runs are resumed by it.
+// Runs resume only with the same fingerprint, so it must not change between machines and versions.
 TEST_F(DatasetTest, TheOrderOfOldRunsStays) {
   write_text("a", "The order of a run must outlive the program that began it.");
   write_text("b", "So must its fingerprint, or nothing could be resumed.");
@@ -513,7 +513,7 @@ TEST_F(DatasetTest, ACorpusWithoutALossSaysSo) {
   EXPECT_THAT(message_for(held_out), HasSubstr("single"));
   config.mask_document_ends = false;
   EXPECT_EQ(Dataset(config, 4, 256, 1).loss_tokens(0, 1), 4);
-  // Empty documents do not count, and one document of two tokens is enough.
+  // Empty documents do not count. A document of two tokens counts.
   std::vector<std::vector<int64_t>> mixed = single;
   for (int i = 0; i < 40; ++i) mixed.emplace_back();
   mixed.push_back({7, 8, 9});

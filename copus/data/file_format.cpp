@@ -87,7 +87,7 @@ bool has_header_length(std::string_view file) {
   return length > 0 && length < file.size();
 }
 
-// Whether it is a protobuf message that begins with a piece of the vocabulary.
+// Returns whether the file is a protobuf message that begins with a piece of a vocabulary.
 bool is_sentencepiece(std::string_view file) {
   constexpr size_t beginning = 64;
   return file.starts_with('\n') && file.substr(0, beginning).find("<unk>") != std::string_view::npos &&

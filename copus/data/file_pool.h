@@ -1,4 +1,4 @@
-// Mapped files that are opened when they are read, of which only the latest stay open.
+// A cache of memory-mapped files. Files are opened on first use, and the least recently used ones are closed.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace copus {
 // Thread-safe.
 class FilePool {
  public:
-  // Keeps at most `capacity` files open that nobody reads, at least one.
+  // Caches at most `capacity` (>= 1) open files. An evicted file stays open while a caller holds it.
   explicit FilePool(std::size_t capacity);
 
-  // Keeps at least this many files open from now on.
+  // Raises the capacity to at least this number.
   void reserve(std::size_t capacity);
 
-  // Returns the file, opened now if it is not open. Throws UserError as MappedFile does, and for a file of another size
-  // than `bytes`.
+  // Returns the file, and opens it first if necessary. Throws UserError as MappedFile does, and if the file's size is
+  // not `bytes`.
   std::shared_ptr<const MappedFile> open(const std::string& path, std::size_t bytes);
   // Returns the file if it is open, otherwise null. A deleted file stays readable while it is open.
   std::shared_ptr<const MappedFile> find(const std::string& path);

@@ -10,9 +10,8 @@ namespace copus {
 
 namespace {
 
-// Returns the unrounded samples of each source, in proportion to the shares (relative weights), at least `least` and at
-// most its size. A source whose proportional number is beyond one of these bounds gets the bound, and the other sources
-// divide the rest.
+// Returns the unrounded number of samples of each source, in proportion to `shares` (relative), but at least `least`
+// and at most the source's size. A source whose proportional number exceeds a bound gets the bound.
 std::vector<double> proportional_parts(const std::vector<int64_t>& sizes, const std::vector<double>& shares,
                                        double samples, double least) {
   constexpr double smallest_share = 1e-30;  // a share may have been rounded to zero
@@ -25,7 +24,7 @@ std::vector<double> proportional_parts(const std::vector<int64_t>& sizes, const 
     }
     return sum;
   };
-  // The sum grows with the scale. 64 bisections find the scale to the last bit of a double.
+  // Finds the factor on the shares by bisection; the total grows with it. 64 halvings reach the last bit of a double.
   double low = 0, high = 1;
   while (parts_sum(high) < samples) high *= 2;
   for (int i = 0; i < 64; ++i) {
@@ -51,7 +50,7 @@ std::vector<HeldOutPart> held_out_parts(const std::vector<int64_t>& sizes, const
   std::vector<double> wanted(sizes.begin(), sizes.end());
   if (!is_whole) wanted = proportional_parts(sizes, shares, static_cast<double>(samples), least);
 
-  // Rounds the running sum: each source is off by less than one sample, and the last source completes the total.
+  // Rounds the running sum, so each source is off by less than one sample, and the total is exact.
   double sum = 0, weights = 0;
   int64_t given = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {

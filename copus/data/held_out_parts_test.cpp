@@ -36,7 +36,7 @@ TEST(HeldOutParts, ARareSourceIsReadAndCountsLittle) {
   EXPECT_NEAR(parts[1].weight, 1e-6, 1e-9);
 }
 
-// Averaged over every position of one heavy source in the list, the weights of the parts are the sources' shares.
+// Averages over all positions of one heavy source in the list: the mean weights of the parts equal the sources' shares.
 TEST(HeldOutParts, OfMoreSourcesThanSamplesTheReadOnesStandForTheOthers) {
   std::vector<double> weights(300, 0);
   for (size_t heavy = 0; heavy < 300; ++heavy) {

@@ -21,7 +21,7 @@ constexpr int64_t num_sequences_offset = 18;
 constexpr int64_t document_list_length_offset = 26;
 constexpr int64_t header_size = 34;
 
-// Reads a value that may be unaligned, because everything follows a header of 34 bytes.
+// Reads a value that may be unaligned: the header has 34 bytes, so the values after it are not aligned.
 template <class Value>
 Value load(const MappedFile& file, int64_t offset) {
   Value value;
@@ -31,7 +31,7 @@ Value load(const MappedFile& file, int64_t offset) {
 
 int64_t file_size(const MappedFile& file) { return static_cast<int64_t>(file.bytes().size()); }
 
-// Calls `action` with a value of the C++ type for Megatron's dtype code.
+// Calls `action` with a value of the C++ type of a Megatron dtype code.
 template <class Action>
 auto with_token_type(int dtype, const Action& action) {
   switch (dtype) {
@@ -135,7 +135,7 @@ void MegatronSource::check_size_of_tokens() const {
 }
 
 void MegatronSource::check_sequences() {
-  int64_t offset = 0;  // end of the sequences so far in the .bin
+  int64_t offset = 0;  // in bytes of the .bin: the end of the sequences so far
   for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
     const auto length = load<int32_t>(index_, header_size + 4 * sequence);
     const auto pointer = load<int64_t>(index_, header_size + 4 * num_sequences_ + 8 * sequence);
@@ -165,7 +165,7 @@ std::optional<std::string> MegatronSource::gap() const {
     try {
       pool_->open(tokens_path_, static_cast<std::size_t>(bytes));
       return std::nullopt;
-    } catch (const UserError& error) {  // it has changed since, or cannot be read
+    } catch (const UserError& error) {  // the file has changed since, or cannot be read
       return error.what();
     }
   }

@@ -15,7 +15,7 @@ using Documents = std::vector<std::vector<int64_t>>;
 
 class MegatronSourceTest : public CorpusTest {
  protected:
-  // Returns the message of opening after `damage` to the index of three small uint16 documents.
+  // Applies `damage` to the index of three small uint16 documents, and returns the message with which opening fails.
   template <class Damage>
   std::string message_after(const Damage& damage) {
     write_pair<uint16_t>("a", documents_, 8);

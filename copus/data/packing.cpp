@@ -62,7 +62,7 @@ int64_t PackedTokens::read(int64_t sample, const Sample& to) const {
   return with_loss;
 }
 
-// A document masks at most one position, so for most corpora the counts alone decide.
+// Each document end removes the loss of at most one position, so for most corpora the counts alone decide.
 bool PackedTokens::has_loss() const {
   if (num_positions_ == 0 || !mask_document_ends_) return num_positions_ > 0;
   const int64_t last = begin_ + num_positions_ - 1;

@@ -5,15 +5,15 @@
 
 namespace copus {
 
-// A bijection of [0, size) chosen by `key`: a Feistel network over a power of two that covers the range, with cycle
-// walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Values outside the range pass
-// through the network again, fewer than two times on average (more often in ranges below 32).
+// A bijection of [0, size) that `key` selects: a Feistel network over a power of two >= size, with cycle walking (Black
+// and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). A result >= size passes through the network
+// again, fewer than two times on average (more often for sizes below 32).
 class Permutation {
  public:
   // `size` >= 1.
   Permutation(uint64_t key, uint64_t size);
 
-  // The element at `index` of the shuffled order, index < size.
+  // Returns the element at `index` (< size) of the shuffled order.
   uint64_t operator()(uint64_t index) const;
 
  private:
@@ -21,7 +21,7 @@ class Permutation {
 
   uint64_t key_;
   uint64_t size_;
-  int low_bits_;  // a value is split into this many low bits and high_bits_ high ones
+  int low_bits_;  // number of low bits of a value; the other high_bits_ are the high half
   int high_bits_;
 };
 

@@ -51,8 +51,8 @@ TEST(Permutation, DependsOnTheKeyAlone) {
   EXPECT_NE(order_of(5, 1000), order_of(6, 1000));
 }
 
-// In tiny ranges every element must come to every place equally often over the keys. The bound is 5 sigma of the
-// chi-squared distribution (mean degrees, variance 2 * degrees).
+// In tiny ranges, counted over the keys, every element must reach every position equally often. The bound is 5 sigma of
+// the chi-squared distribution (mean degrees, variance 2 * degrees).
 TEST(Permutation, IsUniformOverTheKeysInTinyRanges) {
   for (const uint64_t size : {2u, 3u, 5u, 8u, 13u}) {
     constexpr int keys = 10000;

@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// What the keys of an epoch's permutations are for.
+// The purposes of an epoch's permutations: to order the shards, and to order the samples of a window.
 constexpr uint64_t shard_keys = 1, window_keys = 2;
 
 uint64_t key_of(uint64_t key, uint64_t purpose, uint64_t epoch) {
@@ -23,8 +23,8 @@ uint64_t key_of(uint64_t key, uint64_t purpose, uint64_t epoch) {
 
 struct ShardOrder::Epoch {
   uint64_t number = 0;
-  std::vector<int64_t> shards;   // in the order of the visit
-  std::vector<uint64_t> begins;  // the samples before each window, and behind the last one all of them
+  std::vector<int64_t> shards;   // in the order of this epoch
+  std::vector<uint64_t> begins;  // index of each window's first sample, then the total
 
   // The index of the window that holds a sample of the epoch.
   std::size_t window_of(uint64_t sample) const {

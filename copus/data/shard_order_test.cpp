@@ -47,7 +47,7 @@ TEST(ShardOrder, TheOrderIsAFunctionOfTheIndexAndTheKey) {
   EXPECT_NE(places(other, 0, 46), places(order, 0, 46));
 }
 
-// Runs are resumed in the order in which they began.
+// A resumed run continues in the order with which it began, so the order must not change between versions.
 TEST(ShardOrder, TheOrderOfOldRunsStays) {
   std::vector<int64_t> shards;
   for (const ShardOrder::Place& place : places(ShardOrder(sizes, key), 40, 10)) shards.push_back(place.shard);

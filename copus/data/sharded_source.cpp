@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-// Returns the index of the shard that contains a token or document.
+// Returns the index of the shard that contains a position (a token or a document).
 std::size_t shard_of(const std::vector<int64_t>& begins, int64_t position) {
   return static_cast<std::size_t>(std::ranges::upper_bound(begins, position) - begins.begin()) - 1;
 }

@@ -1,4 +1,4 @@
-// Several files as one stream of tokens: the shards of a corpus, named by a pattern.
+// The shards of a corpus, named by a pattern, as one stream of tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,9 @@
 
 namespace copus {
 
-// The tokens and documents of all shards, one after the other.
 class ShardedSource final : public TokenSource {
  public:
-  // Takes at least one shard, all text or all of a tokenizer. Throws UserError otherwise.
+  // Takes at least one shard. Throws UserError unless all shards are text or all are token ids.
   ShardedSource(const std::string& pattern, std::vector<std::unique_ptr<TokenSource>> shards);
 
   const std::string& path() const override { return pattern_; }

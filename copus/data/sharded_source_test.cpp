@@ -43,7 +43,7 @@ TEST_F(ShardedSourceTest, FindsPairsByEitherHalfOrThePrefixAndTextByItsName) {
   EXPECT_THAT(corpora_of(path("*.txt")), ElementsAre(path("a.txt"), path("b.txt")));
 }
 
-// A corpus may be split into shards between any two documents without changing the training data or their fingerprint.
+// Splitting a corpus into shards at document ends changes neither the training data nor their fingerprint.
 TEST_F(ShardedSourceTest, ShardsAreTheCorpusThatTheyWereCutFrom) {
   std::mt19937 random(5);
   std::vector<std::vector<int64_t>> documents;
@@ -129,7 +129,7 @@ TEST_F(ShardedSourceTest, APatternForAllShardsIsNotForSomeOfThem) {
 
 class ShuffledShards : public ShardedSourceTest {
  protected:
-  // Writes twelve shards of different lengths, whose tokens are all different.
+  // Writes twelve shards of different lengths, all tokens distinct.
   ShuffledShards() {
     int64_t next = 0;
     for (int64_t shard = 0; shard < shards; ++shard) {
@@ -178,7 +178,7 @@ TEST_F(ShuffledShards, AnEpochPredictsEveryTokenThatFollowsAnotherOnce) {
   EXPECT_EQ(data.train_tokens(), tokens_ - shards);
 }
 
-// Whichever shards are here, a run has the same fingerprint, and its samples the same order.
+// The fingerprint and the order of samples do not depend on which shards have arrived.
 TEST_F(ShuffledShards, NothingButReadingNeedsTheTokens) {
   const Dataset whole = open();
   const int64_t sequences = whole.training_sources().front().sequences;
@@ -193,7 +193,7 @@ TEST_F(ShuffledShards, NothingButReadingNeedsTheTokens) {
   EXPECT_EQ(data.shards_from(0, 100), whole.shards_from(0, 100));
   EXPECT_THAT(user_error([&] { data.train_batch(0, 1); }), AllOf(HasSubstr("web-000"), HasSubstr("is missing")));
 
-  // They arrive in the order of the list, each just before it is missed.
+  // The shards arrive in the order of the list, each just before a sample needs it.
   const std::vector<std::string> order = data.shards_from(0, shards);
   ASSERT_EQ(std::ssize(order), shards);
   size_t arrived = 0;

@@ -10,18 +10,17 @@
 
 namespace copus {
 
-// Reads the file, which stays in the page cache. The end-of-document tokens are not in the file; read() inserts them
-// between its bytes.
+// Memory-maps the file. The file contains no end-of-document tokens; read() inserts them after each document.
 class TextSource final : public TokenSource {
  public:
   static constexpr int64_t vocab_size = 256;
 
-  // The token after the last byte of a document. UTF-8 never contains it.
+  // The token after the last byte of a document. This byte never occurs in UTF-8.
   static constexpr int64_t end_of_document = 0xFF;
 
-  // Opens the file. Documents end at `document_separator`, which is not part of them. Empty documents are left out. An
-  // empty separator makes the file one document. Throws UserError if the file cannot be read, holds no text, has
-  // another format (named in the message), or is not UTF-8 (with the byte offset and line of the first error).
+  // Opens the file and splits it at `document_separator`, which belongs to no document. Empty documents are dropped. An
+  // empty separator makes the file one document. Throws UserError if the file cannot be read, contains no text, has
+  // another format (named in the message), or is not UTF-8 (with byte offset and line of the first error).
   TextSource(const std::string& path, const std::string& document_separator);
 
   const std::string& path() const override { return file_.path(); }
@@ -33,8 +32,8 @@ class TextSource final : public TokenSource {
 
  private:
   struct Document {
-    int64_t file_begin;  // byte offset of its first byte
-    int64_t token_end;   // one past its end-of-document token
+    int64_t file_begin;  // byte offset of the document's first byte
+    int64_t token_end;   // one past the document's end-of-document token
   };
 
   MappedFile file_;

@@ -38,7 +38,7 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-// Returns the prefix of a pair when the user named one half of it: "corpus" for "corpus.idx".
+// Returns the prefix of a pair if the path names one of its two files: "corpus" for "corpus.idx".
 std::string prefix_of_half(const std::string& path) {
   const std::filesystem::path file(path);
   if (file.extension() != ".bin" && file.extension() != ".idx") return "";
@@ -50,7 +50,7 @@ std::string prefix_of_half(const std::string& path) {
 std::vector<std::string> corpora_of(const std::string& path) {
   if (!is_path_pattern(path) || is_file(path) || is_file(path + ".bin") || is_file(path + ".idx")) return {path};
   std::set<std::string> corpora;
-  // A pattern may be of prefixes, which are no files themselves.
+  // A pattern may match prefixes of pairs, although no file has the prefix as its name.
   for (const std::string& pattern : {path, path + ".bin", path + ".idx"}) {
     for (const std::string& file : matching_paths(pattern)) {
       if (!is_file(file)) continue;
@@ -67,8 +67,8 @@ std::vector<std::string> corpora_of(const std::string& path) {
 
 namespace {
 
-// Checks that there is an index of every shard of tools/tokenize_corpus.py, if all are wanted. A run on some of them
-// would train on another corpus.
+// Checks that every shard that tools/tokenize_corpus.py wrote has an index. A run on some of the shards would train on
+// another corpus.
 void check_all_shards_are_here(const std::string& pattern, const std::vector<std::string>& shards) {
   constexpr std::string_view of = "-*-of-";
   const size_t at = pattern.rfind(of);

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr double gpt2_dropout = 0.1;
 constexpr int64_t default_query_scalar = 256;
 
-// GPT-2's own names of fields. transformers also accepts the names of other architectures.
+// GPT-2's names of fields; transformers also accepts the common names.
 constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
                                        {"n_layer", "num_hidden_layers"},
                                        {"n_head", "num_attention_heads"},
@@ -26,7 +26,7 @@ constexpr FieldAlias gpt2_aliases[] = {{"n_embd", "hidden_size"},
                                        {"activation_function", "hidden_act"},
                                        {"layer_norm_epsilon", "rms_norm_eps"}};
 
-// GPT-NeoX's.
+// GPT-NeoX's names of fields.
 constexpr FieldAlias gpt_neox_aliases[] = {
     {"layer_norm_eps", "rms_norm_eps"}, {"rotary_pct", "partial_rotary_factor"}, {"rotary_emb_base", "rope_theta"}};
 
@@ -44,8 +44,8 @@ void write_qwen(const ModelDescription&, Json& config) { config["use_sliding_win
 
 void write_mistral(const ModelDescription& model, Json& config) { config["sliding_window"] = window_or_null(model); }
 
-// Reads which layers have no rotary embeddings: a list of 1 and 0, or an interval. Published lists correspond to an
-// interval.
+// Reads which layers have rotary embeddings: from a list of 1 (rotary) and 0 (none), or from an interval. Only lists
+// that correspond to an interval are supported, as published models have them.
 void read_smollm3(const Fields& config, ModelDescription& model) {
   read_qwen(config, model);
   model.no_rope_interval =
@@ -76,7 +76,7 @@ void write_smollm3(const ModelDescription& model, Json& config) {
   }
 }
 
-// Checks the heads of architectures whose attention is as wide as the stream.
+// Checks that attention has one key/value head per query head and is as wide as the residual stream.
 void check_multi_head_attention(const Fields& config, const ModelDescription& model) {
   if (model.num_kv_heads == model.num_heads && model.num_heads * model.head_dim == model.hidden_size) return;
   config.fail("a model of ", to_string(model.architecture),
@@ -135,7 +135,7 @@ void write_layer_types(const ModelDescription& model, Json& config) {
   config["sliding_window"] = model.attention_window > 0 ? model.attention_window : model.max_position_embeddings;
 }
 
-// Writes the types of layers, and their rotary embeddings in transformers 5's style.
+// Writes the layer types, and rotary embeddings for each of them in the style of transformers 5.
 void write_rope_by_layer_type(const ModelDescription& model, Json& config) {
   write_layer_types(model, config);
   const Json shared = config["rope_parameters"];
@@ -144,8 +144,8 @@ void write_rope_by_layer_type(const ModelDescription& model, Json& config) {
                                {"sliding_attention", model.sliding_rope_theta > 0 ? sliding : shared}};
 }
 
-// Reads the multipliers of Granite. A model without an attention multiplier has the usual one. transformers refuses a
-// null, which the section [model] uses for the usual one.
+// Reads Granite's multipliers. A null attention_multiplier means 1 / sqrt(head_dim): the section [model] may have it,
+// although transformers refuses it.
 void read_granite(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = config.positive_number("embedding_multiplier").value_or(1);
   model.residual_multiplier = config.positive_number("residual_multiplier").value_or(1);
@@ -172,8 +172,8 @@ void write_phi3(const ModelDescription& model, Json& config) {
   config["original_max_position_embeddings"] = model.rope_scaling->original_max_position_embeddings;
 }
 
-// Reads the multipliers of Gemma. transformers refuses a null for query_pre_attn_scalar. It comes from the section
-// [model], and means the usual multiplier of scores.
+// Reads Gemma's multipliers. A null query_pre_attn_scalar means the usual 1 / sqrt(head_dim): the section [model] may
+// have it, although transformers refuses it.
 void read_gemma(const Fields& config, ModelDescription& model) {
   model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
   model.rounds_embedding_multiplier = true;
@@ -185,7 +185,7 @@ void read_gemma(const Fields& config, ModelDescription& model) {
   }
 }
 
-// Reads a soft-cap. A null is none.
+// Reads a soft-cap; a null means none.
 double soft_cap(const Fields& config, const char* name, double fallback) {
   return config.contains(name) ? config.positive_number(name).value_or(0) : fallback;
 }
@@ -221,12 +221,12 @@ void write_gemma3(const ModelDescription& model, Json& config) {
   write_rope_by_layer_type(model, config);
   write_gemma(model, config);
   config["rope_local_base_freq"] = model.sliding_rope_theta > 0 ? model.sliding_rope_theta : model.rope_theta;
-  // In addition to layer_types, for programs that know only this field.
+  // In addition to layer_types, for programs that know only sliding_window_pattern.
   config["sliding_window_pattern"] =
       model.full_attention_interval > 0 ? model.full_attention_interval : model.num_layers + 1;
 }
 
-// Reads the name of a part of a model; absent: the default.
+// Reads a property's name; an absent field leaves the default.
 template <HasNames Part>
 void read_part(const Fields& config, const char* name, Part& part) {
   const std::optional<std::string> text = config.text(name);
@@ -428,7 +428,7 @@ ArchitectureConfig make_config(Architecture architecture) {
   fail_check("known architecture", __FILE__, __LINE__, "");
 }
 
-// The values without an effect, of fields whose value is not 0 then.
+// The values without effect that are not 0, by field.
 constexpr std::pair<std::string_view, double> values_without[] = {
     {"partial_rotary_factor", 1}, {"embedding_multiplier", 1}, {"residual_multiplier", 1}, {"logits_scaling", 1}};
 

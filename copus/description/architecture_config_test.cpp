@@ -1,4 +1,4 @@
-// What config.json of each architecture has of its own: what is understood, and what is refused.
+// Tests the fields of config.json that belong to one architecture: accepted values, and refusals.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ TEST(ArchitectureConfig, ReadsWhichLayersHaveNoRotaryEmbeddings) {
       << "transformers ignores it";
 }
 
-// Transformers 4 reads the old fields, in which sliding layers have no base of their own.
+// transformers 4 reads the old fields, which have no separate base for sliding layers.
 TEST(ArchitectureConfig, Olmo3IsWrittenInBothStyles) {
   const std::string text = read_text_file(concat(COPUS_MODELS, "/olmo3-7b.json"));
   const ModelDescription model = parse_model_description(text, "olmo3-7b");

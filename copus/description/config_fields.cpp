@@ -6,7 +6,7 @@ namespace copus {
 
 namespace {
 
-// Parses a text. Throws UserError with the position if it is not JSON.
+// Throws UserError with the position if the text is not JSON.
 nlohmann::json parse_json(std::string_view text, const std::string& source) {
   if (nests_too_deeply(text)) {
     throw UserError(concat(source, ": is nested too deeply; expected a Hugging Face config.json"));
@@ -19,7 +19,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& source) {
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
     throw UserError(concat(source, ":", line, ":", column, ": not valid JSON; expected a Hugging Face config.json"));
-  } catch (const nlohmann::json::out_of_range&) {  // its message names the number but not the position
+  } catch (const nlohmann::json::out_of_range&) {  // this error states the number but not its position
     throw UserError(concat(source, ": holds a number beyond the range of double precision"));
   }
 }

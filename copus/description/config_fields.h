@@ -1,5 +1,5 @@
-// The fields of config.json's objects, read with checks of their types and ranges. Only this room's sources include
-// this header.
+// Reads the fields of config.json's objects, and checks their types and ranges. Only this room's sources include this
+// header.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace copus {
 
 inline constexpr int64_t max_positions = std::numeric_limits<int32_t>::max();
 
-// A JSON value in the form of messages: `the string "4096"`.
+// Describes a JSON value for messages: `the string "4096"`.
 std::string describe(const nlohmann::json& value);
 
 // Parses a config.json. Throws UserError with the position if the text is not a JSON object.
@@ -34,7 +34,7 @@ class Fields {
  public:
   Fields(const nlohmann::json& object, std::string where) : object_(&object), where_(std::move(where)) {}
 
-  // Accepts these additional names for fields from now on.
+  // Accepts these synonyms of fields from now on.
   void accept(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
 
   const nlohmann::json& object() const { return *object_; }
@@ -54,7 +54,7 @@ class Fields {
   std::optional<int64_t> integer(const char* name, int64_t highest, int64_t lowest = 1) const {
     const nlohmann::json* field = find(name);
     if (!field) return std::nullopt;
-    // Some tools write whole numbers as floats: 128256.0. A double holds every integer up to `highest`.
+    // Some tools write whole numbers as floats: 128256.0. A double is exact up to `highest`.
     const bool is_whole_float = field->is_number_float() && std::trunc(field->get<double>()) == field->get<double>();
     if (!field->is_number_integer() && !is_whole_float) {
       fail("\"", key(name), "\" must be a whole number, got ", describe(*field));
@@ -71,7 +71,6 @@ class Fields {
     return *value;
   }
 
-  // Reads a number that the model computes with.
   std::optional<double> positive_number(const char* name) const {
     const std::optional<double> value = number(name);
     if (value && !single_precision.contains(*value)) {
@@ -114,7 +113,7 @@ class Fields {
     return Fields(*field, concat(where_, ": ", name));
   }
 
-  // Returns the name under which the object has a field.
+  // Returns the name or synonym that the object uses for a field.
   const char* key(const char* name) const {
     const auto alias = std::ranges::find(aliases_, std::string_view(name), &FieldAlias::name);
     return alias != aliases_.end() && object_->contains(alias->alias) ? alias->alias : name;

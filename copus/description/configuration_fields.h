@@ -1,7 +1,6 @@
-// The fields of a configuration. Each is listed here once, with its names and its allowed values. Text for people and
-// files, the keys of a run's configuration, messages between ranks and hashes all iterate over this list. To add a
-// field, add the member to ParallelStrategy or Configuration, its line here, its documentation (docs/configuration.md)
-// and its effect.
+// The list of a configuration's fields, with their names and ranges. Text for people and files, keys of a run's
+// configuration, messages between ranks and hashes all iterate over this list. A new field needs its member in
+// ParallelStrategy or Configuration, a line here, documentation (docs/configuration.md) and its effect.
 #pragma once
 
 #include <array>
@@ -14,26 +13,26 @@
 namespace copus {
 
 struct ConfigurationField {
-  enum class Role { degree, option, batch };  // of an axis (mesh_axes); how these work; how many sequences
+  enum class Role { degree, option, batch };  // of an axis (mesh_axes); how ranks work; numbers of sequences
 
   size_t index;                   // in the order of visit_configuration
   const char* symbol;             // short name: the d of "d=2,t=1,p=2,B=32,b=4"
   const char* name;               // its key in `section` of a run's configuration
   const char* section;            // "parallel" or "train"
-  const char* words;              // its name in a sentence
-  Role role;                      // text omits options at their defaults
-  Range<int64_t> range = {0, 1};  // allowed numbers; text writes a truth value as a number
+  const char* words;              // its name within a sentence
+  Role role;                      // to_string omits options at their defaults
+  Range<int64_t> range = {0, 1};  // allowed values; booleans are written as 0 or 1
 };
 
-// The ranks along one axis may be as many as the GPUs of the largest cluster that a plan considers. The product of all
-// axes and a batch is far below 2^63.
+// The limit is the number of GPUs in the largest cluster that a plan considers. A product of all degrees and a batch
+// stays far below 2^63.
 inline constexpr Range<int64_t> allowed_degrees{1, int64_t{1} << 17};
 inline constexpr Range<int64_t> allowed_zero_stages{0, 3};
-// The limit in sequences is far beyond any use, and keeps the tokens of a step (sequence_length < 2^31) far below 2^63.
+// Far more sequences than anyone needs. The tokens of a step (sequence_length < 2^31) stay far below 2^63.
 inline constexpr Range<int64_t> allowed_batches{1, int64_t{1} << 24};
 
-// Calls visit(field, values...) for every field of a strategy, with its value in each of the strategies `of`. A new
-// field changes no existing file: text and hashes omit defaults.
+// Calls visit(field, values...) for each field, with its value in each of the strategies `of`. Adding a field changes
+// no existing file or hash, because both omit defaults.
 template <class Visitor, class... Strategies>
 constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
   using Field = ConfigurationField;
@@ -63,7 +62,7 @@ inline constexpr size_t num_strategy_fields = [] {
   return count;
 }();
 
-// The same for the batches of a Configuration, or of any other type with batches.
+// Like visit_strategy, for the batches of a Configuration or of any type with the same members.
 template <class Visitor, class... WithBatches>
 constexpr void visit_batches(Visitor&& visit, WithBatches&... of) {
   using Field = ConfigurationField;
@@ -73,7 +72,7 @@ constexpr void visit_batches(Visitor&& visit, WithBatches&... of) {
   visit(Field{n++, "b", "micro_batch", "train", "the micro-batch", batch, allowed_batches}, of.micro_batch...);
 }
 
-// Visits every field of whole configurations: first the strategy's, then the batches.
+// Visits all fields of configurations: the strategy's, then the batches.
 template <class Visitor, class... Configurations>
 constexpr void visit_configuration(Visitor&& visit, Configurations&... of) {
   visit_strategy(visit, of.strategy...);

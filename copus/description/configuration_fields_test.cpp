@@ -1,4 +1,4 @@
-// Tests that each member of a configuration is in the list of fields, and that everything that iterates over the list
+// Tests that the list of fields has every member of a configuration, and that all code that iterates over the list
 // works.
 #include "copus/description/configuration_fields.h"
 
@@ -11,13 +11,13 @@
 namespace copus {
 namespace {
 
-// Converts to a member of any type.
+// Converts to any type, to initialise any member.
 struct Anything {
   template <class Member>
   constexpr operator Member() const;  // NOLINT(google-explicit-constructor)
 };
 
-// The number of members with which an aggregate can be initialised.
+// Counts the members of an aggregate.
 template <class Aggregate, class... Members>
 constexpr size_t count_members() {
   if constexpr (requires { Aggregate{Members{}..., Anything{}}; }) {
@@ -27,13 +27,13 @@ constexpr size_t count_members() {
   }
 }
 
-// `strategy` is one member of a Configuration; its fields are listed separately.
+// Does not count `strategy` as a field, since its own fields are listed.
 static_assert(count_members<ParallelStrategy>() == num_strategy_fields,
               "a member of ParallelStrategy is missing in visit_strategy");
 static_assert(count_members<Configuration>() - 1 + num_strategy_fields == num_configuration_fields,
               "a member of Configuration is missing in visit_batches");
 
-// Sets a value that differs from the default, and from that of any other field.
+// Sets a value that differs from the default and from the values of all other fields.
 void change(const ConfigurationField& field, int64_t& value) {
   value = field.range.contains(10) ? 10 + static_cast<int64_t>(field.index) : field.range.high;
 }
@@ -43,7 +43,7 @@ void change(const ConfigurationField&, Enum& value) {
   value = all_values<Enum>().back();
 }
 
-// One configuration for each field, in which only this field differs from its default.
+// Returns one configuration for each field, in which only this field differs from its default.
 std::vector<Configuration> one_changed() {
   std::vector<Configuration> changed(num_configuration_fields);
   for (size_t i = 0; i < changed.size(); ++i) {

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* example = "d=2,t=1,p=2,B=32,b=4";
 constexpr Configuration plain;
 
-// The pieces between separators; at least one.
+// Splits a text at any of the separators; returns at least one piece.
 std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
   std::vector<std::string_view> pieces;
   while (true) {
@@ -29,7 +29,7 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return number;
 }
 
-// Writes parts: degrees and batches before options.
+// Writes "NAME=VALUE" parts: degrees and batches first, then options.
 class TextWriter {
  public:
   template <class Value>
@@ -38,7 +38,7 @@ class TextWriter {
     text += concat(text.empty() ? "" : ",", field.symbol, "=", value_text(value));
   }
 
-  // Omits an option that has the same value in all of `otherwise`.
+  // Omits an option whose value is the same in all of `otherwise`.
   template <class Value, class... Others>
   void add_unless(const ConfigurationField& field, const Value& value, const Others&... otherwise) {
     if (field.role == ConfigurationField::Role::option && ((value == otherwise) && ...)) return;
@@ -80,7 +80,7 @@ void read_value(std::string_view part, const ConfigurationField& field, std::str
              similar ? concat("did you mean \"", *similar, "\"?") : concat("its parts are ", configuration_parts())));
 }
 
-// Reads a text that names all degrees, all batches or none of them, and any options.
+// Parses a text with all degrees, all batches or (without `with_batches`) none, and any options.
 ConfigurationChange parse_whole(std::string_view text, bool with_batches) {
   const ConfigurationChange change = parse_configuration_change(text);
   const auto check = [&](const ConfigurationField& field, const auto&) {
@@ -201,7 +201,7 @@ Configuration apply(const ConfigurationChange& change, const Configuration& conf
   if (strategy.data_parallel == 1) strategy.zero_stage = 0;
   if (strategy.zero_stage < 3) strategy.reshard_after_forward = true;
   if (strategy.zero_stage == 0 || strategy.data_parallel % strategy.zero_replicas != 0) strategy.zero_replicas = 1;
-  visit_configuration(assign, change.values, result);  // requested values are kept even if they are impossible
+  visit_configuration(assign, change.values, result);  // keeps requested values even if they are impossible
   return result;
 }
 

@@ -1,8 +1,8 @@
-// Reads config.json, which describes a model's shape for Hugging Face transformers. The parts that belong to one
-// architecture are in architecture_config.cpp.
+// Reads config.json, Hugging Face transformers' description of a model. architecture_config.cpp has the fields of
+// single architectures.
 //
-// Absent fields take the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, ...), so that a
-// file means the same model in both programs. Models that we cannot train exactly are refused, never approximated.
+// Absent fields have the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, ...), so that a
+// file means the same model in both programs. Models that Copus cannot train exactly are refused, never approximated.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -57,7 +57,7 @@ Architecture parse_architecture(const Fields& config) {
 void parse_heads(const Fields& config, ModelDescription& model) {
   model.num_heads = config.required_integer("num_attention_heads", max_heads);
 
-  // A null means the number of heads; an absent field means the architecture's default.
+  // null stands for the number of heads, absence for the architecture's default.
   const bool absent = !config.contains("num_key_value_heads");
   const ArchitectureConfig& own = config_of(model.architecture);
   const int64_t fallback = absent && own.defaults.num_kv_heads > 0 ? own.defaults.num_kv_heads : model.num_heads;
@@ -84,7 +84,7 @@ void parse_heads(const Fields& config, ModelDescription& model) {
   }
 }
 
-// Reads which layers are sliding. In published lists every n-th layer is not.
+// Reads which layers are sliding. In published models all layers but every n-th are.
 void parse_layer_types(const Fields& config, ModelDescription& model) {
   if (const char* field = config_of(model.architecture).interval_field) {
     model.full_attention_interval = config.integer(field, max_layers).value_or(model.full_attention_interval);
@@ -108,10 +108,10 @@ void parse_layer_types(const Fields& config, ModelDescription& model) {
   if (model.full_attention_interval > model.num_layers) model.full_attention_interval = 0;  // all layers are sliding
 }
 
-// Reads the window of attention. A window as long as the longest sequence counts as none.
+// Reads the attention window. A window as long as the longest sequence has no effect and counts as none.
 void parse_window(const Fields& config, ModelDescription& model) {
   const ArchitectureConfig& own = config_of(model.architecture);
-  if (!own.has("sliding_window")) return;  // transformers ignores the field
+  if (!own.has("sliding_window")) return;  // transformers ignores the field here
   if (own.has_layer_types()) parse_layer_types(config, model);
   const int64_t window = config.contains("sliding_window") ? config.integer("sliding_window", max_positions).value_or(0)
                                                            : own.defaults.attention_window;

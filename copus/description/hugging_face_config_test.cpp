@@ -1,4 +1,4 @@
-// Reading and writing of config.json: what is understood, and one clear message for everything that is not.
+// Tests reading and writing of config.json: accepted values, and one clear message for each refusal.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -155,7 +155,7 @@ TEST(HuggingFaceConfig, WhatIsWrittenIsReadBackEqual) {
   }
 }
 
-// Models of free parts are read back as they were written.
+// Models of architecture "copus" are written and read back equal.
 TEST(HuggingFaceConfig, FreePartsReadBack) {
   std::mt19937 random(7);
   const auto draw = [&](int values) { return static_cast<int>(random() % static_cast<unsigned>(values)); };
@@ -196,7 +196,7 @@ struct PublishedModel {
   int64_t parameters;
 };
 
-// The parameter counts that the models' authors publish.
+// The parameter counts are the published ones.
 TEST(HuggingFaceConfig, PublishedModelsHaveTheirPublishedSizes) {
   for (const PublishedModel& published :
        {PublishedModel{"llama-3.2-1b", 1235814400}, PublishedModel{"llama-3.2-3b", 3212749824},
@@ -224,7 +224,7 @@ TEST(HuggingFaceConfig, MalformedJsonNamesThePlace) {
   EXPECT_THAT(message_of_text("[1]"), AllOf(HasSubstr("must be a JSON object"), HasSubstr("[1]")));
 }
 
-// Damaged files are read or refused, and what is read can be written and read again.
+// Damaged files are either refused, or read, written and read back equal.
 TEST(HuggingFaceConfig, DamagedFilesNeverCrash) {
   const std::string characters = "0123456789\"{}[],:.-en\\ \xff#tru";
   std::mt19937_64 random(20240229);
@@ -311,7 +311,7 @@ TEST(HuggingFaceConfig, RotaryEmbeddingsThatWeLackAreRefused) {
   }
   EXPECT_THAT(refusal({{"rope_scaling", {{"rope_type", "yarn"}, {"original_max_position_embeddings", 512}}}}),
               HasSubstr("\"factor\" is missing"));
-  for (const double scale : {-4.8089834696298785, -100.0}) {  // 0.1 scale log(8) + 1 is 0, or below
+  for (const double scale : {-4.8089834696298785, -100.0}) {  // 0.1 scale log(8) + 1 is 0, or negative
     EXPECT_THAT(rope_refusal({{"rope_type", "yarn"}, {"mscale", 1}, {"mscale_all_dim", scale}}), HasSubstr("mscale"));
   }
   for (const double theta : {1.0, 0.5}) {

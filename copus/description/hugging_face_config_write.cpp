@@ -23,11 +23,11 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
       {"pad_token_id", nullptr},
-      // Transformers 5 reads the first of these, transformers 4 the other two.
+      // transformers 5 reads rope_parameters, transformers 4 the other two fields.
       {"rope_parameters", rope_parameters},
       {"rope_theta", model.rope_theta},
       {"rope_scaling", model.rope_scaling ? rope_object(model) : nlohmann::json(nullptr)},
-      // Transformers reads `dtype` since 4.56, `torch_dtype` before.
+      // transformers reads `dtype` since 4.56, `torch_dtype` before.
       {"dtype", torch_dtype},
       {"torch_dtype", torch_dtype},
   };

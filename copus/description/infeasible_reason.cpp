@@ -1,5 +1,5 @@
-// Decides which configurations a model allows. A refusal reads "KEY VALUE is wrong in this way; the nearest are A and
-// B, or OTHER_KEY C": it ends with possible values for the key with which it begins, or for another key.
+// Decides which configurations a model allows. A refusal names a key and its value, says what is wrong, and ends with
+// the nearest possible values of this key or of another key.
 #include <vector>
 
 #include "copus/base/error.h"
@@ -11,16 +11,16 @@ namespace {
 
 using Reason = std::optional<std::string>;
 
-// Among the values in `range` for which `works` is true, the nearest below and the nearest above `value`.
+// Returns the values in `range` nearest to `value`, below and above it, for which `works` is true.
 template <class Works>
 std::vector<int64_t> nearest(int64_t value, const Range<int64_t>& range, const Works& works) {
   return nearest_that_work(value - 1, value + 1, range, works);
 }
 
-// The end of a refusal.
+// The suggestion that ends a refusal.
 class Nearest {
  public:
-  // `values` are possible values for the key that the refusal begins with; empty if there are none.
+  // `values`: possible values of the refused key; may be empty.
   explicit Nearest(const std::vector<int64_t>& values) { add(values, " and "); }
 
   Nearest& or_else(const char* key, const std::vector<int64_t>& values) {
@@ -98,10 +98,11 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
   return std::nullopt;
 }
 
-// Explains why `ranks` tensor-parallel ranks cannot share this model: the text after "parallel.tensor_parallel N".
+// Explains why `ranks` tensor-parallel ranks cannot split this model: the text after "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
-  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). Its heads / ranks query
-  // heads are consecutive and all use this key/value head, since heads / kv heads of them share one.
+  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). The rank has heads /
+  // ranks consecutive query heads. All of them use this key/value head, because each key/value head serves heads / kv
+  // heads consecutive query heads.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
   const auto [heads, kv_heads, columns] = units_of(model);
   for (const SharedUnits* units : {&heads, &kv_heads, &columns}) {
@@ -135,7 +136,7 @@ Reason check_stages(const ModelDescription& model, const ParallelStrategy& strat
     return concat("parallel.pipeline_parallel ", ranks, " exceeds model.num_hidden_layers ", layers,
                   ": every stage needs a layer", Nearest({layers}).text());
   }
-  // Interleaving needs at least two ranks and two chunks.
+  // An interleaved schedule needs at least two ranks and two chunks per rank.
   const auto at_least_two = [](int64_t value) { return value >= 2 ? std::vector{value} : std::vector<int64_t>{}; };
   return concat(
       "parallel.pipeline_parallel ", ranks, " x parallel.virtual_stages ", chunks, " exceeds model.num_hidden_layers ",
@@ -147,7 +148,7 @@ bool rows_can_be_shared(const ParallelStrategy& strategy, int64_t micro_batch, i
   return !strategy.sequence_parallel || micro_batch * sequence_length % strategy.tensor_parallel == 0;
 }
 
-// Whether the batches consist of whole micro-batches, in a number that the schedule accepts.
+// Returns whether batches are whole micro-batches, and the schedule accepts their number.
 bool batches_fit(const ParallelStrategy& strategy, int64_t global_batch, int64_t micro_batch,
                  InterleavedRounds rounds) {
   if (global_batch % smallest_global_batch(strategy, micro_batch, rounds) != 0) return false;
@@ -156,7 +157,7 @@ bool batches_fit(const ParallelStrategy& strategy, int64_t global_batch, int64_t
   return num_microbatches % interleaved_rounds(num_microbatches, strategy.pipeline_parallel) == 0;
 }
 
-// The micro-batches nearest to the configuration's that are possible with its other values.
+// Returns the possible micro-batches nearest to the configuration's, if all other fields stay.
 std::vector<int64_t> nearest_micro_batches(const Configuration& configuration, int64_t sequence_length,
                                            InterleavedRounds rounds) {
   const ParallelStrategy& strategy = configuration.strategy;

@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// The subject of a refusal, with values that one rank can train.
+// A model and a configuration that one rank can train, which tests change.
 struct Attempt {
   ModelDescription model;
   Configuration configuration;
@@ -213,8 +213,8 @@ TEST(InfeasibleReason, LayoutsThatLookOddButWork) {
     s.zero_stage = 3;
     s.reshard_after_forward = false;
   });
-  allows([](Attempt&, ParallelStrategy& s) { s.tensor_parallel = 12; });  // a key/value head on three ranks
-  allows([](Attempt& a, ParallelStrategy& s) {                            // an uneven vocabulary
+  allows([](Attempt&, ParallelStrategy& s) { s.tensor_parallel = 12; });  // three ranks per key/value head
+  allows([](Attempt& a, ParallelStrategy& s) {                            // an uneven split of the vocabulary
     a.model.vocab_size = 255;
     s.tensor_parallel = 4;
   });
@@ -260,7 +260,7 @@ Attempt random_attempt(uint64_t trial) {
   return attempt;
 }
 
-// The rules again, in one line each.
+// Restates the rules, one per line, to check them independently.
 bool everything_divides(const Attempt& attempt) {
   const ModelDescription& model = attempt.model;
   const auto& [strategy, global_batch, micro_batch] = attempt.configuration;
@@ -336,7 +336,7 @@ void set(Attempt& attempt, const std::string& key, int64_t value) {
     ADD_FAILURE() << key;
 }
 
-// A refusal without its values and its suggestion: the violated rule.
+// Strips values and suggestion from a refusal, which leaves the violated rule.
 std::string rule_of(const std::string& reason) {
   return std::regex_replace(reason.substr(0, reason.find(';')), std::regex("\\d+"), "N");
 }

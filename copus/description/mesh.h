@@ -1,6 +1,6 @@
-// The mesh of ranks: every rank has one coordinate on each axis of mesh_axes. The distance of ranks grows with
-// decreasing communication: tensor-parallel ranks are neighbours, then come data-parallel ranks, and pipeline stages
-// are farthest apart. The order is Megatron-LM's: rank = (pipeline * d + data) * t + tensor.
+// The mesh of ranks: every rank has one coordinate on each axis of mesh_axes. Axes with more communication vary faster:
+// tensor-parallel ranks are neighbours, then come data-parallel ranks, then pipeline stages. This is Megatron-LM's
+// order: rank = (pipeline * d + data) * t + tensor.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Mesh {
   MeshCoordinates coordinates(int64_t rank) const;
   int64_t rank(const MeshCoordinates& coordinates) const;
 
-  // The ranks that differ from `rank` only along these axes, including `rank`, in increasing order.
+  // Returns the ranks that differ from `rank` at most along these axes, in increasing order.
   std::vector<int64_t> group(int64_t rank, std::initializer_list<MeshAxis> axes) const;
 
  private:

@@ -96,7 +96,7 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
         const ParameterSplit split{.units = linear.units.count, .input = block.modules};
         add_linear(block, linear, split, split);
       }
-      // The ranks sum the layer's results, to which the whole bias is added.
+      // Ranks sum their partial results and then add the whole bias, so the bias is not split.
       const size_t weight = parameters.size();
       add_linear(block, block.output, {.dimension = 1, .units = block.output.units.count}, {});
       parameters[weight].adds_to_stream = true;
@@ -129,7 +129,7 @@ int64_t count_parameters(const ModelDescription& model) {
 
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter) {
   if (!model.scales_residual_initializer || !parameter.adds_to_stream) return model.initializer_range;
-  size_t blocks = 0;  // that add to the residual stream
+  size_t blocks = 0;  // number of blocks that add to the residual stream
   for (int64_t layer = 0; layer < model.num_layers; ++layer) blocks += blocks_of(model, layer).size();
   return model.initializer_range / std::sqrt(static_cast<double>(blocks));
 }
@@ -145,7 +145,7 @@ double attended_tokens(const ModelDescription& model, int64_t sequence_length) {
 }
 
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length) {
-  // Multiplications of one token with weights: each costs 2 operations forward and 4 backward.
+  // Multiplications of a token's activations with weights; each costs 2 operations forward and 4 backward.
   double weights = static_cast<double>(model.vocab_size * model.hidden_size), scores = 0;
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const BlockDescription& block : describe_layer(model, layer)) {

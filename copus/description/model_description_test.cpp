@@ -102,7 +102,7 @@ TEST(ModelDescription, TiedModelsHaveNoHead) {
   EXPECT_EQ(untied - count_parameters(model), 11 * 8);
 }
 
-// Compares with a count of the pairs of a token and an earlier one.
+// Counts the pairs of a token and an earlier one, for comparison.
 TEST(ModelDescription, CountsTheTokensThatAreAttendedTo) {
   ModelDescription model;
   for (const int64_t window : {0, 1000, 1001, 5000}) {
@@ -129,7 +129,7 @@ TEST(ModelDescription, CountsTrainingOperations) {
   // By hand: h = 8, h_q = 16, h_kv = 8, f = 6, V = 11, L = 2, s = 5.
   const double weights = 2 * (2 * 8 * 16 + 2 * 8 * 8 + 3 * 8 * 6) + 11 * 8;
   EXPECT_DOUBLE_EQ(training_flops_per_token(countable_model(), 5), 6 * weights + 12 * 2 * 16 * 5);
-  // Without attention: 6 operations for every parameter except embedding and norms.
+  // Without attention: 6 operations for each parameter except embedding and norms.
   EXPECT_DOUBLE_EQ(training_flops_per_token(countable_model(), 0),
                    6.0 * static_cast<double>(count_parameters(countable_model()) - int64_t{11} * 8 - int64_t{5} * 8));
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr QuinticPolynomial jordan = {3.4445, -4.7750, 2.0315};
 
-// All iterations after the listed ones use the last polynomial.
+// Iterations beyond the end of the list use the last polynomial.
 constexpr std::array<QuinticPolynomial, 8> polar_express = {{
     {8.28721201814563, -23.595886519098837, 17.300387312530933},
     {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
@@ -24,8 +24,7 @@ constexpr std::array<QuinticPolynomial, 8> polar_express = {{
     {1.875, -1.25, 0.375},
 }};
 
-// Shrinks the argument of a polynomial, so that rounding does not push a singular value out of the interval for which
-// the polynomial was made.
+// Scales a polynomial's argument down, so that rounding cannot push a singular value out of the polynomial's interval.
 QuinticPolynomial with_safety_factor(const QuinticPolynomial& polynomial) {
   constexpr double factor = 1.01;
   return {polynomial.a / factor, polynomial.b / std::pow(factor, 3), polynomial.c / std::pow(factor, 5)};

@@ -1,5 +1,5 @@
-// Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): its settings and their effect on one matrix,
-// without tensors. Muon replaces the momentum of a hidden matrix by a nearby matrix whose singular values are about 1.
+// Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon), without tensors: its settings, polynomials and
+// cost. Muon replaces the momentum of a hidden matrix by a nearby matrix whose singular values are about 1.
 #pragma once
 
 #include <array>
@@ -35,14 +35,14 @@ struct MuonSettings {
   bool nesterov = true;
   NewtonSchulz newton_schulz = NewtonSchulz::jordan;
   int64_t newton_schulz_steps = 5;
-  Precision newton_schulz_precision = Precision::automatic;  // automatic: that of the run
+  Precision newton_schulz_precision = Precision::automatic;  // automatic: the run's precision
   UpdateScale update_scale = UpdateScale::match_rms_adamw;
-  double adamw_lr_ratio = 1;  // AdamW's learning rate, for all parameters but hidden matrices, over Muon's
+  double adamw_lr_ratio = 1;  // learning rate of AdamW (for all parameters but hidden matrices) / learning rate of Muon
   bool operator==(const MuonSettings&) const = default;
 };
 
-// Whether Muon updates a parameter: the weight of a linear layer within a decoder layer. AdamW updates embeddings, the
-// head, norms and biases.
+// Returns whether Muon updates a parameter: only weights of linear layers within decoder layers. AdamW updates
+// embeddings, head, norms and biases.
 inline bool is_hidden_matrix(const ParameterInfo& parameter) {
   return parameter.kind == ParameterKind::linear && parameter.layer >= 0;
 }
@@ -57,8 +57,8 @@ std::vector<QuinticPolynomial> newton_schulz_polynomials(NewtonSchulz kind, int6
 
 double update_factor(UpdateScale scale, int64_t rows, int64_t columns);
 
-// Returns the floating-point operations of `steps` iterations on a matrix of this shape. With m <= n, the shorter and
-// the longer dimension, an iteration multiplies [m, n] by [n, m], [m, m] by [m, m], and [m, m] by [m, n].
+// Returns the floating-point operations of `steps` iterations on a matrix of this shape. An iteration multiplies [m, n]
+// by [n, m], [m, m] by [m, m], and [m, m] by [m, n], where m <= n are the two dimensions.
 double newton_schulz_flops(const std::vector<int64_t>& shape, int64_t steps);
 
 }  // namespace copus

@@ -12,7 +12,7 @@ double map_value(const std::vector<QuinticPolynomial>& polynomials, double x) {
   return x;
 }
 
-// Five steps bring every singular value from 0.01 to 1 near 1.
+// Five iterations map every singular value from 0.01 to 1 near to 1.
 TEST(Muon, PolynomialsMapSingularValuesNearOne) {
   for (double x = 0.01; x <= 1; x += 0.001) {
     EXPECT_NEAR(map_value(newton_schulz_polynomials(NewtonSchulz::jordan, 5), x), 0.95, 0.27) << x;

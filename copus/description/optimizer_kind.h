@@ -1,4 +1,4 @@
-// The optimizers that Copus supports, by their names in a configuration.
+// The optimizers that Copus supports, with their names in a configuration.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ template <>
 inline constexpr auto named_values<OptimizerKind> = std::to_array<NamedValue<OptimizerKind>>(
     {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::signum, "signum"}, {OptimizerKind::muon, "muon"}});
 
-// Whether an update needs whole matrices, which ranks assemble before they agree on a step.
+// Whether an update needs whole matrices. Ranks then assemble them before they agree on the step.
 inline constexpr bool needs_whole_matrices(OptimizerKind kind) { return kind == OptimizerKind::muon; }
 
 }  // namespace copus

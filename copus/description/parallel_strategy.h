@@ -1,5 +1,5 @@
-// How a job is distributed over its ranks, and its batches: ParallelStrategy and Configuration, and which of them a
-// model allows.
+// How a job is distributed over its ranks (ParallelStrategy, and with its batches Configuration), and which
+// configurations a model allows.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ namespace copus {
 // The order in which a pipeline rank processes its micro-batches.
 enum class PipelineSchedule {
   gpipe,             // all forward, then all backward (Huang et al. 2019)
-  one_f_one_b,       // "1f1b": as few micro-batches in flight as the pipeline is deep (Narayanan et al. 2019)
+  one_f_one_b,       // "1f1b": at most as many micro-batches in flight as stages (Narayanan et al. 2019)
   interleaved_1f1b,  // "interleaved": several model chunks per rank (Narayanan et al. 2021)
-  zb_h1,             // "zb-h1": weight gradients fill the bubble, at 1F1B's memory (Qi et al. 2023)
+  zb_h1,             // "zb-h1": weight gradients fill the bubble, with the memory of 1F1B (Qi et al. 2023)
 };
 
 template <>
@@ -28,37 +28,35 @@ inline constexpr auto named_values<PipelineSchedule> =
                                                  {PipelineSchedule::interleaved_1f1b, "interleaved"},
                                                  {PipelineSchedule::zb_h1, "zb-h1"}});
 
-// What the backward pass computes again instead of keeping it from the forward pass.
+// What the backward pass recomputes instead of keeping it from the forward pass.
 enum class Recompute { none, attention, full };
 
 template <>
 inline constexpr auto named_values<Recompute> = std::to_array<NamedValue<Recompute>>(
     {{Recompute::none, "none"}, {Recompute::attention, "attention"}, {Recompute::full, "full"}});
 
-// How a job is distributed, and how its pipeline works. All degrees are at least 1. configuration_fields.h lists the
-// fields.
+// The distribution of a job over its ranks. All degrees are at least 1. configuration_fields.h lists the fields.
 struct ParallelStrategy {
   int64_t data_parallel = 1;      // d
   int64_t tensor_parallel = 1;    // t
   int64_t pipeline_parallel = 1;  // p
   int64_t virtual_stages = 1;     // v: model chunks per pipeline rank
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  // Whether activations outside attention and feed-forward are sharded over the tensor-parallel ranks.
+  // Whether activations outside attention and feed-forward are split over tensor-parallel ranks, along the sequence.
   bool sequence_parallel = false;
-  // The state that is sharded over the data-parallel ranks (Rajbhandari et al. 2020): master weights and moments from
-  // stage 1 on, gradients from stage 2 on, and compute weights in stage 3.
+  // What ZeRO shards over data-parallel ranks (Rajbhandari et al. 2020): from stage 1 on master weights and moments,
+  // from stage 2 on gradients too, in stage 3 compute weights too.
   int64_t zero_stage = 0;
   Recompute recompute = Recompute::none;
-  // With ZeRO-3: whether gathered weights are freed after a forward pass and gathered again for the backward pass, or
-  // kept until the step no longer needs them (as in FSDP2).
+  // With ZeRO-3: whether gathered weights are freed after a forward pass and gathered again for the backward pass.
+  // Otherwise they stay until the step no longer needs them (as in FSDP2).
   bool reshard_after_forward = true;
-  // Number of groups of neighbouring data-parallel ranks that each hold one copy of the sharded state (hybrid
-  // sharding): 1 is one group of all.
+  // Number of copies of the sharded state (hybrid sharding); each copy is spread over neighbouring data-parallel ranks.
   int64_t zero_replicas = 1;
 
-  // Number of ranks over which ZeRO shards: data-parallel rank i has share i mod zero_shards().
+  // Number of ranks over which ZeRO shards. Data-parallel rank i holds share i mod zero_shards().
   int64_t zero_shards() const { return data_parallel / zero_replicas; }
-  // What is sharded. Over one rank nothing is, whatever the stage.
+  // Whether each kind of state is sharded; never over a single rank.
   bool cuts_optimizer() const { return zero_stage >= 1 && zero_shards() > 1; }
   bool cuts_gradients() const { return zero_stage >= 2 && zero_shards() > 1; }
   bool cuts_weights() const { return zero_stage >= 3 && zero_shards() > 1; }
@@ -68,7 +66,7 @@ struct ParallelStrategy {
   int64_t world_size() const;  // the product of all degrees
   // Number of ranks that hold the layers of one pipeline rank.
   int64_t ranks_per_stage() const { return world_size() / pipeline_parallel; }
-  // The pipeline has v stages on each of its p ranks. Stage s is on pipeline rank s mod p as its chunk s / p.
+  // Each of the p pipeline ranks has v stages. Stage s is chunk s / p of pipeline rank s mod p.
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
   // An arbitrary order, for maps by strategy.
   auto operator<=>(const ParallelStrategy&) const = default;
@@ -110,7 +108,7 @@ inline int64_t ParallelStrategy::world_size() const {
   return ranks;
 }
 
-// The layout of a strategy: its degrees, which determine the roles of the ranks. All other fields have their defaults.
+// Returns the strategy's degrees, which determine the roles of ranks, with all other fields at their defaults.
 inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
   ParallelStrategy layout;
   for (const MeshAxisInfo& axis : mesh_axes) layout.*axis.degree = strategy.*axis.degree;
@@ -120,41 +118,40 @@ inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
 // The configuration of a run, which the orchestrator chooses.
 struct Configuration {
   ParallelStrategy strategy;
-  int64_t global_batch = 1;  // B: sequences of a step
-  int64_t micro_batch = 1;   // b: sequences of one forward and backward pass
+  int64_t global_batch = 1;  // B: sequences per step
+  int64_t micro_batch = 1;   // b: sequences per forward and backward pass
 
-  // Micro-batches that each data-parallel rank runs in a step. The configuration must be feasible.
+  // Micro-batches of each data-parallel rank per step, for a feasible configuration.
   int64_t num_microbatches() const { return global_batch / (strategy.data_parallel * micro_batch); }
   auto operator<=>(const Configuration&) const = default;
 };
 
-// Texts in the notation of configuration_text.h, without defaults: "d=2,t=1,p=2,zero=1" and
-// "d=2,t=1,p=2,B=32,b=4,zero=1".
+// Return the notation of configuration_text.h without defaults: "d=2,t=1,p=2,zero=1" and "d=2,t=1,p=2,B=32,b=4,zero=1".
 std::string to_string(const ParallelStrategy& strategy);
 std::string to_string(const Configuration& configuration);
 
-// An interleaved schedule takes micro-batches in rounds of at least p: the micro-batches of a round pass one chunk of a
-// rank before they pass the next chunk.
+// Returns the number of rounds of an interleaved schedule. In a round, at least p micro-batches pass one chunk of a
+// rank before any of them passes the next chunk.
 constexpr int64_t interleaved_rounds(int64_t num_microbatches, int64_t pipeline_parallel) {
   return num_microbatches < pipeline_parallel ? 1 : num_microbatches / pipeline_parallel;
 }
 
-// Which numbers of micro-batches a program's interleaved schedule accepts.
+// The numbers of micro-batches that a program's interleaved schedule accepts.
 enum class InterleavedRounds {
   of_pipeline_ranks,  // rounds of p micro-batches: Copus, Megatron-LM
   equal,              // rounds of equal size: torch.distributed.pipelining
 };
 
-// Returns the smallest global batch with this micro-batch; all others are multiples of it.
+// Returns the smallest global batch for this micro-batch; all possible ones are its multiples.
 int64_t smallest_global_batch(const ParallelStrategy& strategy, int64_t micro_batch, InterleavedRounds rounds);
 
-// Explains why `configuration` cannot train `model` on sequences of this length, with the keys of a run's configuration
-// and the nearest possible values: "train.global_batch 16 is no multiple of train.micro_batch 4 x
-// parallel.data_parallel 3; the nearest are 12 and 24". Empty if it can. Does not check memory.
+// Explains why `configuration` cannot train `model` on sequences of this length, with configuration keys and the
+// nearest possible values: "train.global_batch 16 is no multiple of train.micro_batch 4 x parallel.data_parallel 3; the
+// nearest are 12 and 24". Empty if it can. Does not check memory.
 std::optional<std::string> infeasible_reason(const ModelDescription& model, const Configuration& configuration,
                                              int64_t sequence_length,
                                              InterleavedRounds rounds = InterleavedRounds::of_pipeline_ranks);
-// The same for an unknown model, whose shape is not checked.
+// Like the above, without checks that depend on the model.
 std::optional<std::string> infeasible_reason(const Configuration& configuration, int64_t sequence_length);
 
 }  // namespace copus

@@ -7,20 +7,20 @@ namespace copus {
 
 namespace {
 
-constexpr int64_t default_original_context = 4096;  // Phi3Config
+constexpr int64_t default_original_context = 4096;  // default in Phi3Config
 
 struct Rope {
   std::optional<double> theta;
   std::optional<RopeScaling> scaling;
-  std::optional<double> share;  // the fraction that rotates
+  std::optional<double> share;  // the rotating fraction of a head
 };
 
-// Reads a number; null and absence mean `fallback`.
+// Reads a number; null or absence gives `fallback`.
 double scaling_number(const Fields& rope, const char* name, double fallback) {
   return rope.positive_number(name).value_or(fallback);
 }
 
-// Reads a list of positive numbers; its length is checked when the size of heads is known.
+// Reads a list of positive numbers, whose length is checked once the head size is known.
 std::vector<double> factors(const Fields& rope, const char* name) {
   const nlohmann::json* list = rope.find(name);
   std::vector<double> values;
@@ -37,15 +37,15 @@ std::vector<double> factors(const Fields& rope, const char* name) {
   return values;
 }
 
-// Computes YaRN's attention_factor if it is not given (transformers, modeling_rope_utils).
+// Returns YaRN's default attention_factor (transformers, modeling_rope_utils).
 double yarn_attention_factor(const Fields& rope, double factor) {
   const auto grown = [&](double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0; };
   const double scale = rope.number("mscale").value_or(0), all_scale = rope.number("mscale_all_dim").value_or(0);
   return scale != 0 && all_scale != 0 ? grown(scale) / grown(all_scale) : grown(1);
 }
 
-// The context of a model. One number is the longest sequence for which it is designed. The other is the original
-// context before scaling; transformers prefers the value in config.json itself to the one in the rope object.
+// Lengths in tokens: of the longest sequence for which the model is designed, and of the context before scaling. The
+// latter may be in config.json or in the rope object; transformers prefers config.json.
 struct Context {
   int64_t longest;
   std::optional<int64_t> original;
@@ -66,7 +66,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
     scaling.high_frequency_factor = rope.required_positive_number("high_freq_factor");
   }
   const auto original = static_cast<double>(scaling.original_max_position_embeddings);
-  const double ratio = static_cast<double>(context.longest) / original;  // null means this ratio
+  const double ratio = static_cast<double>(context.longest) / original;  // null stands for this ratio
   if (type == RopeType::yarn) {
     if (!rope.contains("factor")) rope.fail("\"factor\" is missing (a number)");
     scaling.factor = scaling_number(rope, "factor", ratio);
@@ -77,14 +77,14 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
       rope.fail("\"mscale\" and \"mscale_all_dim\" make an attention factor of ", scaling.attention_factor,
                 ", which must be ", copus::describe(single_precision));
     }
-    // transformers treats null as false
+    // transformers treats null as false.
     if (rope.contains("truncate") && !rope.boolean("truncate")) {
       rope.fail("\"truncate\" other than true is not supported");
     }
   }
   if (type == RopeType::longrope) {
     scaling.factor = scaling_number(rope, "factor", ratio);
-    // transformers, modeling_rope_utils
+    // As in transformers, modeling_rope_utils.
     const double grown = scaling.factor <= 1 ? 1 : std::sqrt(1 + std::log(scaling.factor) / std::log(original));
     if (!std::isfinite(grown)) rope.fail("\"original_max_position_embeddings\" must be greater than 1");
     scaling.attention_factor = scaling_number(rope, "attention_factor", grown);
@@ -102,7 +102,7 @@ RopeScaling parse_rope_scaling(const Fields& rope, RopeType type, const Context&
   return scaling;
 }
 
-// Reads the fraction of a head that rotates.
+// Reads the rotating fraction of a head.
 std::optional<double> rotary_share(const Fields& fields, const RopeStyle& style) {
   const std::optional<double> share = fields.positive_number("partial_rotary_factor");
   if (!style.may_be_partial && share.value_or(1) != 1) {
@@ -111,7 +111,7 @@ std::optional<double> rotary_share(const Fields& fields, const RopeStyle& style)
   return share;
 }
 
-// `rope` is the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
+// `rope`: the object `rope_parameters` of transformers 5, or `rope_scaling` of transformers 4, which has rope_theta
 // outside.
 Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context& context) {
   for (const auto& [key, value] : rope.object().items()) {
@@ -137,13 +137,13 @@ Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context
   config.fail("\"rope_scaling\" and \"rope_parameters\" contradict each other; keep one of them");
 }
 
-// Reads rotary embeddings that transformers stores by type of layer. In the style of transformers 4 scaling and base
-// apply only to full attention: sliding layers have the base of their class, or Gemma 3's rope_local_base_freq.
+// Reads rotary embeddings that transformers stores by layer type. In the style of transformers 4, base and scaling are
+// those of full attention; sliding layers have their class' base, or Gemma 3's rope_local_base_freq.
 void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   rotary_share(config, style);
   Rope full{config.positive_number("rope_theta"), std::nullopt, std::nullopt}, sliding;
   const std::optional<Fields> scaling = config.fields("rope_scaling"), parameters = config.fields("rope_parameters");
-  const Context context{model.max_position_embeddings, std::nullopt};  // transformers looks only into the objects
+  const Context context{model.max_position_embeddings, std::nullopt};  // transformers reads it only from the objects
   if (parameters) {
     for (const auto& [type, rope] :
          {std::pair<const char*, Rope*>{"full_attention", &full}, {"sliding_attention", &sliding}}) {
@@ -171,7 +171,7 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
       style.sliding_theta_field != nullptr ? config.positive_number(style.sliding_theta_field) : std::nullopt;
   const double sliding_theta = sliding.theta.value_or(outer_theta.value_or(model.sliding_rope_theta));
   model.sliding_rope_theta = 0;
-  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers are the same
+  if (sliding_theta == model.rope_theta && sliding.scaling == full.scaling) return;  // all layers have the same
   if (sliding.scaling) {
     parameters->fail(
         "\"sliding_attention\" has another rope_type than \"default\" and other numbers than "
@@ -180,7 +180,7 @@ void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, Mode
   model.sliding_rope_theta = sliding_theta;
 }
 
-// Reads the rotary embeddings that all layers share. A fraction within an object takes precedence over the one outside.
+// Reads the rotary embeddings that all layers share. A rotating fraction in the object overrides one outside.
 void parse_common_rope(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   Context context{model.max_position_embeddings, config.integer("original_max_position_embeddings", max_positions)};
   if (style.is_phi3 && !context.original) context.original = default_original_context;

@@ -8,19 +8,19 @@
 
 namespace copus {
 
-// The rotary embeddings that config.json of an architecture may describe.
+// How an architecture's config.json describes rotary embeddings.
 struct RopeStyle {
-  bool by_layer_type = false;                 // whether rope_parameters holds an object for each type of layer
-  bool is_phi3 = false;                       // LongRoPE is the only scaling, and goes by older names too
-  bool may_be_partial = false;                // with partial_rotary_factor
-  const char* sliding_theta_field = nullptr;  // of the base of sliding layers, beside rope_parameters
+  bool by_layer_type = false;                 // whether rope_parameters may have an object for each layer type
+  bool is_phi3 = false;                       // whether LongRoPE, also under older names, is the only scaling
+  bool may_be_partial = false;                // whether there may be a partial_rotary_factor
+  const char* sliding_theta_field = nullptr;  // the base of sliding layers, outside rope_parameters
 };
 
-// Reads bases, scaling and the rotating fraction, in the style of transformers 4 or 5. The model has the defaults of
-// its architecture.
+// Reads bases, scaling and rotating fraction, in the style of transformers 4 or 5, into a model that has its
+// architecture's defaults.
 void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model);
 
-// Returns `rope_scaling`, or an object of `rope_parameters` without its base.
+// Returns the object that describes the model's scaling, without the base, for `rope_scaling` or `rope_parameters`.
 nlohmann::json rope_object(const ModelDescription& model);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// Iterates over divisors, so that the many degrees whose product is not the cluster's size never occur.
-// infeasible_reason, which writes a sentence for each refusal, then judges the rest.
+// Iterates over divisors of the number of ranks, so that all products of degrees match. Only these candidates are
+// judged by infeasible_reason, which is slow because it writes sentences.
 #include "copus/description/search_space.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::vector<int64_t> divisors(int64_t number, int64_t largest) {
   return found;
 }
 
-// 1, 2, 4, ... up to `largest`.
+// Returns 1, 2, 4, ... up to `largest`.
 std::vector<int64_t> powers_of_two(int64_t largest) {
   std::vector<int64_t> powers;
   for (int64_t power = 1; power <= largest; power *= 2) powers.push_back(power);
@@ -62,7 +62,7 @@ class Enumeration {
   }
 
  private:
-  // Whether the model allows the strategy with the smallest batches.
+  // Returns whether the model allows the strategy with its smallest batches.
   bool is_allowed(const ParallelStrategy& strategy) const {
     const int64_t batch = strategy.data_parallel * strategy.pipeline_parallel;
     return !infeasible_reason(model_, {strategy, batch, 1}, sequence_length_, space_.interleaved_rounds);
@@ -108,7 +108,7 @@ class Enumeration {
     }
   }
 
-  // As many copies as ranks means no sharding.
+  // Excludes one copy per rank, which would not shard anything.
   std::vector<int64_t> zero_replicas(const ParallelStrategy& strategy) const {
     std::vector<int64_t> values;
     for (const int64_t replicas : space_.zero_replicas) {

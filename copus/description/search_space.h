@@ -20,15 +20,15 @@ struct SearchSpace {
   std::vector<bool> sequence_parallel = {false, true};
   std::vector<int64_t> zero_stages = {0, 1, 2, 3};
   std::vector<bool> reshard_after_forward = {false, true};
-  std::vector<int64_t> zero_replicas = {1};          // if none of them is possible in a layout: 1
-  int64_t max_tensor_parallel = 0;                   // commonly a node's ranks; 0: only the model's limit
-  std::function<bool(const Configuration&)> allows;  // called for what the model allows; empty: everything is allowed
+  std::vector<int64_t> zero_replicas = {1};          // if a layout allows none of them: 1
+  int64_t max_tensor_parallel = 0;                   // commonly a node's ranks; 0: the model's limit
+  std::function<bool(const Configuration&)> allows;  // an additional condition; empty: none
 };
 
-// Lists all configurations that infeasible_reason and the space allow, without duplicates, by strategy, then by global
-// batch, then by micro-batch. Options without an effect are listed once, whatever the lists contain. Without a pipeline
-// the schedule is 1f1b (gpipe would only keep more activations). With t = 1 there is no sequence parallelism, and with
-// d = 1 no ZeRO. Without ZeRO-3 nothing is gathered again.
+// Lists all configurations that infeasible_reason and the space allow, without duplicates, sorted by strategy, global
+// batch and micro-batch. Options without an effect have one fixed value, whatever the lists contain. Without a pipeline
+// the schedule is 1f1b (gpipe would keep more activations). With t = 1 there is no sequence parallelism, with d = 1 no
+// ZeRO, and without ZeRO-3 no resharding.
 std::vector<Configuration> enumerate(const ModelDescription& model, int64_t sequence_length, const SearchSpace& space);
 
 }  // namespace copus

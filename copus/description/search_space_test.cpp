@@ -24,7 +24,7 @@ ModelDescription small_model() {
 
 constexpr int64_t sequence_length = 10;
 
-// A configuration with all fields that have no effect at their defaults.
+// Resets all fields that have no effect to their defaults.
 Configuration in_normal_form(Configuration configuration) {
   ParallelStrategy& strategy = configuration.strategy;
   if (strategy.pipeline_parallel == 1) strategy.schedule = PipelineSchedule::one_f_one_b;
@@ -42,7 +42,7 @@ std::vector<Configuration> sorted(std::vector<Configuration> configurations) {
 
 constexpr std::pair<int64_t, bool> ways_to_share[] = {{0, true}, {1, true}, {2, true}, {3, true}, {3, false}};
 
-// All configurations up to limits beyond what can be feasible, judged only by infeasible_reason.
+// Tries all configurations up to limits that no feasible one exceeds, with infeasible_reason alone as judge.
 std::vector<Configuration> by_brute_force(const SearchSpace& space, int64_t most_tensor_parallel) {
   std::vector<Configuration> found;
   const auto judge = [&](const Configuration& configuration) {
@@ -106,7 +106,7 @@ TEST(SearchSpace, ListsCopiesThatShareSomething) {
   const auto copies = [](int64_t world_size, std::vector<int64_t> zero_replicas) {
     SearchSpace space = everything(world_size);
     space.zero_replicas = std::move(zero_replicas);
-    std::set<std::tuple<int64_t, int64_t, int64_t>> found;  // d, whether ZeRO shards, copies
+    std::set<std::tuple<int64_t, int64_t, int64_t>> found;  // d, whether ZeRO shards, replicas
     for (const Configuration& configuration : enumerate(small_model(), sequence_length, space)) {
       const ParallelStrategy& strategy = configuration.strategy;
       found.emplace(strategy.data_parallel, strategy.zero_stage > 0, strategy.zero_replicas);
@@ -116,7 +116,7 @@ TEST(SearchSpace, ListsCopiesThatShareSomething) {
   using Found = std::set<std::tuple<int64_t, int64_t, int64_t>>;
   EXPECT_EQ(copies(6, {1, 2, 6}),
             (Found{{1, 0, 1}, {2, 0, 1}, {2, 1, 1}, {3, 0, 1}, {3, 1, 1}, {6, 0, 1}, {6, 1, 1}, {6, 1, 2}}));
-  // If no number of copies is possible, there is one copy.
+  // If a layout allows none of the listed numbers of copies, there is one copy.
   EXPECT_EQ(copies(6, {2}), (Found{{1, 0, 1}, {2, 0, 1}, {2, 1, 1}, {3, 0, 1}, {3, 1, 1}, {6, 0, 1}, {6, 1, 2}}));
 }
 
@@ -159,7 +159,7 @@ TEST(SearchSpace, AsksForNothingTwice) {
   EXPECT_EQ(enumerate(small_model(), sequence_length, space), found);
 }
 
-// A list without a value that has no effect in some layouts does not exclude these layouts.
+// A list may lack the value that a field has where it has no effect. This does not exclude such layouts.
 TEST(SearchSpace, ListsRestrictOnlyWhatTheyMatterTo) {
   SearchSpace space = everything(2);
   space.schedules = {PipelineSchedule::gpipe};

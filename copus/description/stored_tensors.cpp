@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// A module of transformers, and our modules that it contains.
+// A module of transformers, and those of our modules that it fuses.
 struct StoredModule {
   std::string name;
   std::vector<std::string> modules;
@@ -75,7 +75,7 @@ std::vector<StoredModule> gpt_neox_modules(const ModelDescription& model) {
   return all;
 }
 
-// Lists the modules of files that differ from ours; empty: none differ.
+// Lists the modules of the model's files; empty if they equal ours.
 std::vector<StoredModule> stored_modules(const ModelDescription& model) {
   switch (model.architecture) {
     case Architecture::gpt2:

@@ -1,5 +1,5 @@
-// The tensors of a model's files in transformers' layout. Most architectures store each parameter separately under its
-// own name. Others fuse parameters, or store them transposed.
+// The tensors of a model's files in transformers' layout. Most architectures store each parameter under its own name;
+// some fuse or transpose parameters.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace copus {
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<ParameterInfo> parameters;  // several ones are stacked along their outputs
-  int64_t outputs_in_turn = 0;            // the stack has so many outputs of each in turn; 0: all of one, then the next
-  bool is_transposed = false;             // matrices are [in, out], as in transformers' Conv1D
+  std::vector<ParameterInfo> parameters;  // several are stacked along their outputs
+  int64_t outputs_in_turn = 0;            // stacks so many outputs of each parameter in turn; 0: whole parameters
+  bool is_transposed = false;             // whether matrices are [in, out], as in transformers' Conv1D
 
-  // Whether the tensor equals its parameter except for the name.
+  // Returns whether the tensor is one parameter as it is, up to its name.
   bool is_plain() const { return !is_transposed && parameters.size() == 1; }
 };
 
-// Lists the tensors in transformers' order. Each parameter is in exactly one of them.
+// Lists the tensors in transformers' order. Each parameter is in exactly one tensor.
 std::vector<StoredTensor> list_stored_tensors(const ModelDescription& model);
 
-// Returns the name of the head's weight in the files of a model, also where it is tied and need not be there.
+// Returns the stored name of the head's weight. A tied head has a name too, but files need not contain it.
 std::string stored_head_name(const ModelDescription& model);
 
 }  // namespace copus

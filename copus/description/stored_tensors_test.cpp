@@ -1,4 +1,3 @@
-// Tests the tensors of files and the parameters that they contain.
 #include "copus/description/stored_tensors.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Tests that descriptions agree with the installed transformers. It reads what we write, and if both read the same
-// config.json, the parameters have the same names, shapes and order. Skipped if transformers is not installed.
+// Tests against the installed transformers: it reads what Copus writes, and from the same config.json both derive
+// parameters with the same names, shapes and order. Skipped if transformers is not installed.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,14 +18,14 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int missing_transformers = 77;  // describe_with_transformers.py's exit code
+constexpr int missing_transformers = 77;  // exit code of describe_with_transformers.py
 
 struct Described {
   int exit_code;
   std::vector<Json> models;
 };
 
-// Starts Python once for all directories, since importing transformers takes seconds.
+// Starts Python once for all directories, because importing transformers takes seconds.
 Described describe_with_transformers(const std::vector<fs::path>& directories) {
   std::vector<std::string> command{COPUS_PYTHON, COPUS_DESCRIBE_WITH_TRANSFORMERS};
   for (const fs::path& directory : directories) command.push_back(directory.string());
@@ -218,7 +218,7 @@ void expect_same(const Json& theirs, const ModelDescription& ours) {
   EXPECT_EQ(theirs["parameters"], parameters);
 }
 
-// Configurations that we write and published ones that we read: transformers must see the same models.
+// transformers sees the same models in configurations that Copus writes, and in published ones that it reads.
 TEST(Transformers, ReadsConfigurationsAsWeDo) {
   const TemporaryFolder root;
   std::vector<ModelDescription> models;

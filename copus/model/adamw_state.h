@@ -1,4 +1,4 @@
-// The state that AdamW updates for a range of elements: tensors of libtorch, or pointers for the kernels of a device.
+// AdamW's state for a range of elements: as libtorch tensors, or as pointers for the kernels of a device.
 #pragma once
 
 namespace copus {

@@ -8,8 +8,8 @@
 
 namespace copus {
 
-// Returns the element type for messages of a contiguous tensor: on the host, or on the device that the rank's world
-// knows (comm/device_world.h).
+// Returns the element type for messages of a contiguous tensor, in host memory or on the device of the rank's world
+// (comm/device_world.h).
 inline DataType data_type_of(const at::Tensor& tensor) {
   COPUS_CHECK(tensor.is_contiguous());
   switch (tensor.scalar_type()) {

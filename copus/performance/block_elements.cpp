@@ -11,13 +11,14 @@ namespace {
 
 BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strategy) {
   const LayerKinds kinds(model);
-  model.num_layers = kinds.examples.back() + 1;  // the first layers have all kinds
+  model.num_layers = kinds.examples.back() + 1;  // the first layers include every kind
   ParallelStrategy sample{.tensor_parallel = strategy.tensor_parallel,
                           .pipeline_parallel = std::min<int64_t>(strategy.pipeline_parallel, 2),
                           .sequence_parallel = strategy.sequence_parallel};
   std::vector<LayerRange> stages(sample.num_stages(), {model.num_layers, model.num_layers});
   stages.front() = {0, model.num_layers};
-  // A program's description gives the bytes of its optimizer's state per parameter, not the tensors.
+  // For programs other than Copus only the optimizer's bytes per parameter are known, not its tensors: one slot stands
+  // for them.
   const StateRecipe recipe{.slots = {{"state"}}};
   BlockElements elements{.layers = std::vector<LayerElements>(kinds.examples.size()), .embedding = {}, .head = {}};
   for (const PlacedTensor& tensor : place_state(model, sample, stages, recipe).tensors) {
@@ -28,7 +29,7 @@ BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strat
     RoleElements& block = layer >= 0     ? static_cast<RoleElements&>(elements.layers[kind])
                           : is_embedding ? elements.embedding
                                          : elements.head;
-    // If the split is uneven, the last ranks hold the remainder.
+    // In uneven splits the last ranks hold most.
     const auto held = static_cast<double>(tensor.num_elements(sample.tensor_parallel - 1));
     switch (tensor.role) {
       case TensorRole::weight:

@@ -1,5 +1,5 @@
-// For each block of a model, the number of elements of the training state that a rank holds. Predictions of time and
-// memory use these counts.
+// The number of training-state elements that a rank holds of each block of a model. Predictions of time and memory use
+// these counts.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace copus {
 
-// Elements of one tensor-parallel rank, before ZeRO shards them.
+// Elements on one tensor-parallel rank, before ZeRO shards them.
 struct RoleElements {
   double weights = 0;
-  double gradients = 0;  // more than weights if a tied head is on the same rank as its embedding
-  double optimizer = 0;  // parameters for which the optimizer keeps state
+  double gradients = 0;  // more than weights if a tied head and its embedding are on the same rank
+  double optimizer = 0;  // parameters with optimizer state
 };
 
 // Elements of a decoder layer.
 struct LayerElements : RoleElements {
-  // Elements whose gradients tensor-parallel neighbours must add up, by the number of these ranks.
+  // Elements whose gradients neighbouring tensor-parallel ranks must sum, by the number of these ranks.
   std::map<int64_t, double> partial = {};
 };
 
-// If the vocabulary cannot be split evenly, the elements of the rank with most.
+// The elements of a model's blocks. In uneven splits of the vocabulary, of the rank with most elements.
 struct BlockElements {
   std::vector<LayerElements> layers;  // by kind of layer (LayerKinds)
   RoleElements embedding;
   RoleElements head;  // final norm and head
 };
 
-// Counts the elements of blocks, and caches them: they depend on t, on sequence parallelism, and on whether there is a
-// pipeline. Not thread-safe.
+// Counts the elements of blocks. Caches the counts, which depend on t, on sequence parallelism, and on whether p > 1.
+// Not thread-safe.
 class BlockCounter {
  public:
   explicit BlockCounter(const ModelDescription& model) : model_(model) {}

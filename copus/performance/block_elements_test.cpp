@@ -9,7 +9,7 @@
 namespace copus {
 namespace {
 
-// Counts the parameters that the last tensor-parallel rank of a pipeline rank holds, as training lists them.
+// Counts the parameters of a pipeline rank's last tensor-parallel rank, as training lists them.
 RoleElements held(const ModelDescription& model, const ParallelStrategy& strategy, int64_t pipeline,
                   ParameterKind kind) {
   const Mesh mesh(strategy);

@@ -13,17 +13,16 @@ namespace copus {
 
 namespace {
 
-// Seconds of the collectives of a layer's passes. With sequence parallelism, the forward pass has a gather before each
-// column-parallel product and a reduce-scatter after each row-parallel one, and the backward pass has the reverse. The
-// backward pass also gathers the inputs again for the weight gradients (Korthikanti et al. 2022), unless a recompute
-// has just gathered them. Without sequence parallelism there are two all-reduces in each pass (Shoeybi et al. 2019).
-// With one rank the collectives take no time.
+// Seconds of a layer's tensor-parallel collectives; 0 on one rank. With sequence parallelism, the forward pass gathers
+// before each column-parallel product and reduce-scatters after each row-parallel one; the backward pass does the
+// reverse. For the weight gradients the backward pass also gathers the inputs again, unless a recompute has just done
+// so (Korthikanti et al. 2022). Without sequence parallelism each pass has two all-reduces (Shoeybi et al. 2019).
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };
 
-// Seconds of the products with one weight: the forward product [rows, depth] x [depth, columns], the gradient of the
-// input, and the gradient of the weight.
+// Seconds of the three products with one weight: the forward product [rows, depth] x [depth, columns], the gradient of
+// its input, and the gradient of the weight.
 struct Product {
   double forward, input, weight;
 };
@@ -71,7 +70,7 @@ class BlockCalculation {
     return {matmul(rows_, columns, depth), matmul(rows_, depth, columns), matmul(columns, depth, rows_)};
   }
 
-  // Returns the seconds of a layer's memory traffic outside of matrix products.
+  // Returns the seconds of a layer's memory traffic, except that of matrix products.
   double passes(const TrainingSystem::Passes& passes, const std::vector<BlockDescription>& blocks) const {
     const double more_norms = model_.block_norm == BlockNorm::both ? passes.normed_twice
                               : model_.has_output_norms()          ? passes.normed_outputs
@@ -83,10 +82,10 @@ class BlockCalculation {
     return moved(rows_ * widths * system_.activation_bytes);
   }
 
-  // Returns the part of the traffic of a layer with two blocks that a layer with these has, apart from what follows.
+  // Returns a layer's launches, and its traffic of the residual stream, relative to a layer with two blocks.
   static double share_of(const std::vector<BlockDescription>& blocks) { return static_cast<double>(blocks.size()) / 2; }
 
-  // Returns the elements per token that a block moves between its products.
+  // Returns the elements per token that a block moves between its products, apart from the residual stream.
   double inner_passes(const TrainingSystem::Passes& passes, const BlockDescription& block) const {
     const double inputs = block.input_width(shape_.tensor_parallel),
                  output = block.output_width(shape_.tensor_parallel);
@@ -97,37 +96,36 @@ class BlockCalculation {
       case BlockKind::attention:
         return (passes.attention + norms) * inputs;
       case BlockKind::feed_forward:
-        // With a gate there are three matrices. Without one the activation function reads one less, and its gradient
-        // reads and writes one less.
+        // A gated feed-forward has three matrices of this width. Without a gate the activation function reads one
+        // fewer, and its gradient reads and writes one fewer.
         return passes.feed_forward * (inputs + output) / 3;
     }
     fail_check("known block", __FILE__, __LINE__, "");
   }
 
-  // Returns the seconds to read or write the stream once.
+  // Returns the seconds to read or write the residual stream once.
   double stream_pass() const { return moved(stream_bytes_ / (shape_.sequence_parallel ? ranks_ : 1)); }
 
   bool normalizes_outputs() const { return model_.has_output_norms(); }
 
-  // Returns the seconds to sum two statistics of each row over the tensor-parallel ranks, which a block's norms over
-  // projections need in the forward and in the backward pass.
+  // Returns the seconds in which tensor-parallel ranks sum two statistics per row, as norms over projections need once
+  // in the forward and once in the backward pass.
   double norm_statistics(const BlockDescription& block) const {
     if (block.head_norms.empty() || model_.qk_norm != QkNorm::projection) return 0;
     const int64_t rows = shape_.micro_batch * sequence_length_;
     return all_reduce_seconds(link_, shape_.tensor_parallel, rows * 2 * static_cast<int64_t>(sizeof(float)));
   }
 
-  // Returns the part of a collective that does not overlap with products. The gather of a column-parallel product's
-  // input can overlap with the computation of the input's gradient. The reduction of the input's gradient can overlap
-  // with the computation of the weight's gradient. If ranks share devices nothing overlaps, since the same processors
-  // move bytes and compute.
+  // Returns the exposed seconds of a collective. The gather of a column-parallel product's input can overlap with the
+  // gradient of that input, and the reduction of the input's gradient with the gradient of the weight. Nothing overlaps
+  // if ranks share devices, because the same processors move bytes and compute.
   double beside(double communication, double computing) const {
     const bool hides = system_.overlaps_tensor_backward && cluster_.devices_per_node == 0;
     return hides ? std::max(0.0, communication - computing) : communication;
   }
 
   double loss_statistics() const;
-  // Seconds of the products of queries, keys and values; 0 in blocks other than attention.
+  // Seconds of the products of queries, keys and values; 0 for the feed-forward.
   struct Scores {
     double forward = 0, backward = 0;
   };
@@ -146,9 +144,8 @@ class BlockCalculation {
   const TensorCollectives collectives_;
 };
 
-// Returns the seconds of the loss's collectives if the vocabulary is split over the tensor-parallel ranks. They sum
-// three fp64 statistics of every row and rank, one piece of the logits at a time. Other programs have a single, smaller
-// sum, which is not counted.
+// Returns the seconds of the loss's collectives if the vocabulary is split: ranks sum three fp64 numbers per row and
+// rank, one piece of the logits at a time. Other programs have one smaller sum, which is not counted.
 double BlockCalculation::loss_statistics() const {
   const int64_t t = shape_.tensor_parallel, rows = shape_.micro_batch * sequence_length_;
   if (t == 1 || system_.memory.logits_at_once == 0) return 0;
@@ -158,7 +155,7 @@ double BlockCalculation::loss_statistics() const {
   return rows_ / static_cast<double>(rows_at_once) * all_reduce_seconds(link_, t, rows_at_once * bytes_per_row);
 }
 
-// Attention computes scores and weighted values over causal halves. Its backward pass has 5 products instead of 2 (Dao
+// Attention computes only the causal half of the scores. Its backward pass has 5 products, its forward pass 2 (Dao
 // 2023).
 BlockCalculation::Scores BlockCalculation::scores(const BlockDescription& block) const {
   if (block.score_width == 0) return {};
@@ -191,7 +188,7 @@ BlockCost BlockCalculation::layer_cost(int64_t kind, const std::vector<BlockDesc
 
   BlockCost layer;
   Cost forward, &input = layer.backward_input;
-  Cost again;  // what the backward pass recomputes of attention
+  Cost again;  // what Recompute::attention repeats
   double scores_backward = 0, last_product = 0, statistics = 0;
   std::vector<Product> column_products;
   for (const BlockDescription& block : blocks) {
@@ -207,12 +204,11 @@ BlockCost BlockCalculation::layer_cost(int64_t kind, const std::vector<BlockDesc
     last_product = out.forward;
     column_products.push_back(in);
   }
-  // With parallel blocks the sum after attention is apart from a norm.
+  // With parallel blocks no norm reads the sum after attention, so the sum needs its own pass over the stream.
   const double parallel_sum = model_.parallel_residual && num_blocks > 1 ? stream_pass() : 0;
   forward.compute = forward.compute + passes(system_.forward, blocks) + forward_collectives * copies + parallel_sum;
   forward.communication = num_blocks * (gather + reduce) + statistics;
-  // A pass that is limited by the host takes as long as its launches. The part of this time that exceeds communication
-  // counts as computation.
+  // A pass that the host limits takes as long as its launches. The time beyond communication counts as computation.
   layer.forward = {std::max(forward.compute, launches(forward_launches) - forward.communication),
                    forward.communication};
 
@@ -239,7 +235,8 @@ BlockCost BlockCalculation::layer_cost(int64_t kind, const std::vector<BlockDesc
       break;
   }
   layer.backward_weight.compute += moved(held_.layers[kind].gradients * system_.accumulation_bytes);
-  // Launches are compared with the whole backward pass, since the host may be ahead in one part and behind in another.
+  // Compares launches with the whole backward pass, because the host may run ahead in one part of the pass and lag in
+  // another.
   const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
   input.compute += std::max(0.0, launches(all_launches) - layer.backward().total());
   return layer;
@@ -251,8 +248,8 @@ BlockCosts BlockCalculation::device_costs() const {
   for (const int64_t example : kinds_.examples) {
     costs.layers.push_back(layer_cost(std::ssize(costs.layers), describe_layer(model_, example)));
   }
-  // The look-up writes the stream. Its gradient reads the stream and adds to the table. A multiplier adds one read and
-  // one write.
+  // The look-up writes the stream; its gradient reads the stream and adds to the table. A multiplier reads and writes
+  // the stream once more.
   const double multiplied = model_.embedding_multiplier != 1 ? 2 * stream_bytes_ : 0;
   costs.embedding.forward = {moved(2 * stream_bytes_ + multiplied), reduce};
   costs.embedding.backward_weight = {moved(stream_bytes_ + multiplied + rows_ * hidden_ * 2 * system_.gradient_bytes) +
@@ -268,8 +265,8 @@ BlockCosts BlockCalculation::device_costs() const {
   return costs;
 }
 
-// Costs by the rules of the virtual clock (train/step/pipeline_executor.h): F, B and W each take a third of a layer's
-// operations, and B includes F again if it is recomputed. The head counts in B and W.
+// Costs on the virtual clock (train/step/pipeline_executor.h): F, B and W each take a third of a layer's operations. B
+// includes F again if F is recomputed. The head counts in B and W.
 BlockCosts BlockCalculation::charged_costs() const {
   const auto [gather, reduce] = collectives_;
   const TrainingFlops flops = training_flops(model_, sequence_length_);

@@ -1,4 +1,4 @@
-// Seconds that the decoder layers, the embedding, and the final norm with the head take on one rank.
+// Seconds of each block on one rank: decoder layers, embedding, and final norm with head.
 #pragma once
 
 #include <compare>
@@ -12,8 +12,7 @@
 
 namespace copus {
 
-// Seconds of a pass, or of a part of one, on one rank: computation, and tensor-parallel collectives that do not overlap
-// with it.
+// Seconds of a pass or of a part of it on one rank: computation, and exposed tensor-parallel communication.
 struct Cost {
   double compute = 0;
   double communication = 0;
@@ -30,7 +29,7 @@ struct Cost {
   }
 };
 
-// The costs of the three passes of one of these over one micro-batch.
+// The seconds of a block's three passes over one micro-batch.
 struct BlockCost {
   Cost forward, backward_input, backward_weight;
 
@@ -50,37 +49,37 @@ struct BlockCost {
 struct BlockCosts {
   std::vector<BlockCost> layers;  // by kind of layer (LayerKinds)
   BlockCost embedding, head;
-  double message_bytes = 0;  // bytes of one micro-batch, from one stage to the next
+  double message_bytes = 0;  // activations of one micro-batch, from a stage to the next
 };
 
-// The part of a configuration that determines these costs.
+// The part of a configuration on which block times depend.
 struct BlockShape {
   int64_t tensor_parallel = 1, micro_batch = 1;
   bool sequence_parallel = false;  // only with several tensor-parallel ranks
   Recompute recompute = Recompute::none;
   bool pipeline_across_nodes = false;
-  bool defers_weights = false;  // whether weight gradients are computed in a separate pass
+  bool defers_weights = false;  // whether W is a separate pass
   auto operator<=>(const BlockShape&) const = default;
 };
 
-// Returns the costs of blocks. If the cluster's virtual clock charges operations, they are the charged seconds;
-// otherwise the seconds that the device needs.
+// Returns the seconds of all blocks: as charged by the cluster's virtual clock if it charges operations, otherwise as
+// needed by the device.
 BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                        const TrainingSystem& system, const BlockShape& shape);
 
-// Returns the seconds of a matrix product [rows, depth] x [depth, columns] with elements of this size.
+// Returns the seconds of a matrix product [rows, depth] x [depth, columns], with elements of element_bytes.
 double matmul_seconds(const Device& device, double rows, double columns, double depth, double element_bytes);
 
-// Returns the length of whole sequences in which attention takes as long, for each token, as in sequences of
-// `sequence_length` with the system's documents.
+// Returns the length of sequences in which full attention takes as long per token as attention limited to the system's
+// documents does in sequences of `sequence_length`.
 //
-// A document of n tokens takes n^2, so that tokens in documents of mean length n take as long as in sequences of n. In
-// blocks of B tokens, the queries of a block read the keys from the beginning of its first query's document, rounded
-// down to a block, to the block itself. Documents begin anywhere in a block, so a query reads n / 2 + B keys on
-// average: as many as in a whole sequence of n + 2 B.
+// A document of n tokens costs n^2, so tokens in documents of mean length n cost as much as in sequences of n. If
+// attention works in blocks of B tokens, a block of queries also reads keys outside of its documents: from the
+// beginning of the block with the first query's document start to the end of its own block. Documents begin anywhere in
+// a block, so a query reads n / 2 + B keys on average, as in a sequence of n + 2 B.
 double attended_length(const TrainingSystem& system, int64_t sequence_length);
 
-// Returns the seconds in which a device moves this many bytes to or from its memory; 0 if its speed is unknown.
+// Returns the seconds of moving this many bytes to or from a device's memory; 0 if its speed is unknown.
 double memory_seconds(const Device& device, double bytes);
 
 }  // namespace copus

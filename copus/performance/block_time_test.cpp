@@ -32,7 +32,7 @@ BlockCosts costs_of(const ModelDescription& model, Recompute recompute = Recompu
                      {.micro_batch = 4, .recompute = recompute});
 }
 
-// Attention within documents takes the time of attention in sequences of their length; all else stays.
+// Attention within documents takes as long as full attention in sequences of their length; nothing else changes.
 TEST(BlockTime, AttentionEndsAtDocuments) {
   ClusterDescription cluster;
   cluster.device.matmul_flops_per_second = 1e12;
@@ -50,7 +50,7 @@ TEST(BlockTime, AttentionEndsAtDocuments) {
   }
 }
 
-// Blocks of keys are read whole, and queries of several documents share a block.
+// A block of keys is read whole, and may serve queries of several documents.
 TEST(BlockTime, AttentionWithinDocumentsReadsWholeBlocks) {
   ClusterDescription cluster;
   cluster.device.matmul_flops_per_second = 1e12;
@@ -65,7 +65,7 @@ TEST(BlockTime, AttentionWithinDocumentsReadsWholeBlocks) {
   EXPECT_EQ(forward(900, 64), forward(0, 64)) << "more than all keys are not read";
 }
 
-// The keys that the kernel reads (copus/model/cpu/attention.h), counted for random documents.
+// Counts the keys that the kernel (copus/model/cpu/attention.h) reads for random documents.
 TEST(BlockTime, TheKeysOfBlocksAreAsManyAsTheKernelReads) {
   constexpr int64_t block = attention_block_on_cpu, sequence = 1 << 16;
   std::mt19937 random(1);
@@ -82,16 +82,15 @@ TEST(BlockTime, TheKeysOfBlocksAreAsManyAsTheKernelReads) {
     double keys = 0;
     for (int64_t first = 0; first < sequence; first += block) {
       const int64_t before = first - starts[static_cast<size_t>(first)] / block * block;
-      keys += static_cast<double>(before) + block / 2.0;  // of each query
+      keys += static_cast<double>(before) + block / 2.0;  // per query
     }
     const double read = keys / (static_cast<double>(sequence) / block);
     const TrainingSystem system{.document_length = squares / sequence, .attention_block = block};
-    EXPECT_NEAR(read / (attended_length(system, sequence) / 2), 1, 0.05) << mean;  // a query sees half of a sequence
+    EXPECT_NEAR(read / (attended_length(system, sequence) / 2), 1, 0.05) << mean;  // a query reads half of a sequence
   }
 }
 
-// A multiplier reads and writes its operand once in the forward pass and once in the backward pass. A layer has two
-// multipliers.
+// Each of a layer's two multipliers reads and writes its operand once in the forward and once in the backward pass.
 TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
   ModelDescription model = small_model();
   const BlockCosts plain = costs_of(model);
@@ -109,8 +108,8 @@ TEST(BlockTime, MultipliersMoveTheStreamOnceMore) {
   EXPECT_NEAR((layer.forward.compute - plain_layer.forward.compute) / once, 2, 1e-9);
 }
 
-// Sequential blocks add attention's output to the stream in the norm that reads the sum; parallel blocks need a pass of
-// their own, which a recompute repeats.
+// Sequential blocks add attention's output to the stream within the next norm. Parallel blocks need a pass for it,
+// which a recompute repeats.
 TEST(BlockTime, ParallelBlocksReadTheStreamOnceMore) {
   for (const Recompute recompute : {Recompute::none, Recompute::full}) {
     ModelDescription model = small_model();

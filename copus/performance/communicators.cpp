@@ -9,8 +9,8 @@ namespace {
 
 int64_t of_group(int64_t ranks) { return ranks > 1 ? 1 : 0; }
 
-// Ranks that hold the same key and value heads add up their gradients. Other partial gradients belong to all
-// tensor-parallel ranks.
+// Counts the groups of ranks that hold the same key/value heads and sum their gradients. Other partial gradients are
+// summed over all tensor-parallel ranks.
 int64_t count_head_groups(const ModelDescription& model, const ParallelStrategy& strategy) {
   const int64_t replicas = strategy.tensor_parallel / std::min(strategy.tensor_parallel, model.num_kv_heads);
   return replicas < strategy.tensor_parallel ? of_group(replicas) : 0;
@@ -23,7 +23,8 @@ CommunicatorCounts tensor_communicators(const ModelDescription& model, const Par
 CommunicatorCounts data_communicators(const ParallelStrategy& strategy) {
   const int64_t replicas = strategy.zero_replicas;
   if (replicas == 1) return {.collectives = of_group(strategy.data_parallel)};
-  // The ranks of a copy, and those with the same share; if one is a group of one rank, the other is all ranks.
+  // Two groups: the ranks of one copy, and the ranks with the same share in all copies. If one group has a single rank,
+  // the other has all data-parallel ranks.
   return {.collectives = of_group(strategy.zero_shards()) + of_group(replicas)};
 }
 
@@ -33,11 +34,12 @@ CommunicatorCounts pipeline_communicators(const ModelDescription& model, const P
   if (stages == 1) return {};
   const bool is_at_an_end = pipeline_rank == 0 || pipeline_rank == stages - 1;
   CommunicatorCounts counts;
-  // In a ring two links to each neighbour, one per direction; in a line one link to each neighbour.
+  // With several chunks the pipeline is a ring, with two links per neighbour, one for each direction; otherwise it is a
+  // line, with one link per neighbour.
   counts.messages = strategy.virtual_stages > 1 ? 4 : is_at_an_end ? 1 : 2;
   if (model.tie_word_embeddings && is_at_an_end) {
     counts.collectives = 1;
-    if (stages > 2) ++counts.messages;  // otherwise the first and the last stage have a link already
+    if (stages > 2) ++counts.messages;  // with two stages the ends are neighbours
   }
   return counts;
 }

@@ -1,5 +1,5 @@
-// The number and the cost of the communicators between devices (NCCL's) that a layout opens. train/step/rank_groups.h
-// lists the groups themselves.
+// The number and the cost of the communicators (NCCL's) that a layout opens. train/step/rank_groups.h lists their
+// groups.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// The communicators of one rank, by kind (CommunicatorCosts).
+// The number of communicators of one rank, by kind (as in CommunicatorCosts).
 struct CommunicatorCounts {
   int64_t collectives = 0;
   int64_t exchanges = 0;
@@ -18,15 +18,15 @@ struct CommunicatorCounts {
   bool operator==(const CommunicatorCounts&) const = default;
 };
 
-// Returns the communicators of a rank on pipeline rank `pipeline_rank`, the same for all ranks there.
+// Counts the communicators of each rank on pipeline rank `pipeline_rank`.
 CommunicatorCounts count_communicators(const ModelDescription& model, const ParallelStrategy& strategy,
                                        int64_t pipeline_rank);
 
-// Returns the device memory of these communicators, in bytes.
+// Returns the device memory of these communicators in bytes.
 double communicator_bytes(const CommunicatorCounts& counts, const CommunicatorCosts& costs);
 
-// Returns the seconds for which training pauses while all ranks open the communicators that `to` needs and `from` does
-// not have. This is an upper bound: communicators of earlier layouts may still be open, which is unknown here.
+// Returns the seconds for which training pauses while ranks open those communicators of `to` that `from` lacks. This is
+// an upper bound: communicators of even earlier layouts may still be open.
 double opening_seconds(const ModelDescription& model, const ParallelStrategy& from, const ParallelStrategy& to,
                        const CommunicatorCosts& costs);
 

@@ -1,5 +1,5 @@
-// Tests the cost of communicators. train/step/rank_groups_test.cpp tests that their count equals the groups that a
-// layout opens.
+// Tests the cost of communicators. train/step/rank_groups_test.cpp compares their number with the groups that a layout
+// opens.
 #include "copus/performance/communicators.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,8 @@ ModelDescription model_with_two_heads() {
 TEST(Communicators, TakeTheMemoryOfEach) {
   const ModelDescription model = model_with_two_heads();
   const ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 4, .pipeline_parallel = 4};
-  // Tensor-parallel ranks, those with the same heads, and data-parallel ranks; at the ends also the tied embeddings.
+  // Groups: tensor-parallel ranks, ranks with the same heads, data-parallel ranks; on the first and last stage also
+  // tied embeddings.
   EXPECT_EQ(count_communicators(model, strategy, 1),
             (CommunicatorCounts{.collectives = 3, .exchanges = 1, .messages = 2}));
   EXPECT_EQ(count_communicators(model, strategy, 3),
@@ -71,8 +72,8 @@ TEST(Communicators, AreOpenedWithinThePause) {
   };
   const double before = seconds(data, tensor), before_pipeline = seconds(data, pipeline);
   cluster.communicators = measured_costs;
-  EXPECT_DOUBLE_EQ(seconds(data, tensor) - before, 3 * 0.25);  // t, shared heads, d
-  // d; at the ends a neighbour, the tied embeddings, and their messages.
+  EXPECT_DOUBLE_EQ(seconds(data, tensor) - before, 3 * 0.25);  // groups of t, of shared heads and of d
+  // Group of d; on the first and last stage one neighbour, the tied embeddings, and messages between these stages.
   EXPECT_DOUBLE_EQ(seconds(data, pipeline) - before_pipeline, 4 * 0.25);
   ParallelStrategy sharded = data;
   sharded.zero_stage = 1;

@@ -57,8 +57,8 @@ class LayerCalculation {
     return streams * tensors.hidden * stream_ + system_.activation_bytes * width * tokens_ + scores;
   }
 
-  // With sequence parallelism the inputs that a recompute gathers are kept for the weight gradients. They are counted
-  // separately unless the layer keeps gathered inputs anyway.
+  // With sequence parallelism, inputs that a recompute gathers stay for the weight gradients. They are counted here
+  // unless the layer keeps gathered inputs anyway.
   double gathered_inputs() const {
     if (!shape_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
     if (shape_.recompute == Recompute::none) return 0;

@@ -14,7 +14,7 @@ double bandwidth(const Link& link, int64_t bytes) {
   return link.bytes_per_second * link.efficiency.at(static_cast<double>(bytes));
 }
 
-// Returns the seconds of `rounds` rounds of the ring. In each, every rank passes on its nth part of the bytes.
+// Returns the seconds of `rounds` ring rounds, in each of which every rank sends 1/n of the bytes to the next rank.
 double ring_seconds(const Link& link, int64_t n, int64_t bytes, int64_t rounds) {
   if (n == 1) return 0;
   const double part = static_cast<double>(bytes) / static_cast<double>(n);
@@ -43,7 +43,7 @@ Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks) 
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks) {
   COPUS_CHECK(ranks.count >= 1 && ranks.stride >= 1 && cluster.ranks_per_node >= 1);
   const int64_t last = ranks.first + (ranks.count - 1) * ranks.stride;
-  // With a stride below a node's size no node in between is skipped.
+  // If the stride is less than a node's size, the series has members on every node that it spans.
   const int64_t nodes = ranks.stride >= cluster.ranks_per_node
                             ? ranks.count
                             : last / cluster.ranks_per_node - ranks.first / cluster.ranks_per_node + 1;

@@ -1,5 +1,4 @@
-// The cost of communication on a cluster's links: latency and bandwidth, by the number of bytes and by the placement of
-// a group's ranks.
+// The cost of communication on a cluster's links: latency and bandwidth, by number of bytes and placement of ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,35 +8,33 @@
 
 namespace copus {
 
-// A series of `count` world ranks, each `stride` after the previous one. Every group of a mesh has this form.
+// The ranks `first`, `first` + `stride` and so on, `count` of them. Every group of a mesh is such a series.
 struct RankSeries {
   int64_t first = 0;
   int64_t stride = 1;
   int64_t count = 1;
 };
 
-// Returns the link that a collective of a group uses. If all ranks of the group are on one node, it is within_node.
-// Otherwise let k be the number of members on each node that the group spans (on average, rounded up). The link then
-// has min(rails, k) times the bandwidth of between_nodes, multiplied by network_by_nodes, but no more than within_node
-// if several adapters are counted. Its tree_seconds are for the whole tree over these nodes: 2 log2(nodes) levels,
-// rounded up.
+// Returns the link that a group's collective uses. This is within_node if all ranks are on one node. Otherwise it is
+// between_nodes times network_by_nodes, with min(rails, k) times the bandwidth. k is the mean number of members per
+// spanned node, rounded up. With several adapters the bandwidth is at most that of within_node. tree_seconds then
+// covers the whole tree over these nodes: 2 ceil(log2(nodes)) levels.
 Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 
-// These functions return the seconds of a collective over n ranks; 0 for n = 1. `bytes` is the size of the whole
-// vector. They assume the ring algorithm (Patarasuk & Yuan 2009), in which a reduce-scatter or an all-gather has n - 1
-// rounds of bytes / n each. An all-reduce is a reduce-scatter and then an all-gather or, if that is faster, a tree
-// (NCCL 2.4, "double binary trees"). The tree moves as many bytes per rank, but has only a few levels' latencies. A
-// broadcast is pipelined: it takes n - 1 latencies and the time in which a link carries the bytes once. A barrier takes
-// log2 n latencies, rounded up (the dissemination barrier, Hensgen et al. 1988).
+// Return the seconds of a collective over n ranks; 0 for n = 1. `bytes` is the size of the whole vector. Collectives
+// use rings (Patarasuk & Yuan 2009): a reduce-scatter or an all-gather has n - 1 rounds of bytes / n. An all-reduce is
+// a reduce-scatter and an all-gather or, if that is faster, a tree (NCCL 2.4, "double binary trees"). A tree moves as
+// many bytes per rank, but has the latencies of only a few levels. A broadcast is pipelined: n - 1 latencies, and the
+// bytes once. A barrier takes ceil(log2 n) latencies (dissemination barrier, Hensgen et al. 1988).
 double all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 double reduce_scatter_seconds(const Link& link, int64_t n, int64_t bytes);
 double all_gather_seconds(const Link& link, int64_t n, int64_t bytes);
 double broadcast_seconds(const Link& link, int64_t n, int64_t bytes);
 double barrier_seconds(const Link& link, int64_t n);
-// Returns the seconds of a small all-reduce by recursive doubling (Thakur, Rabenseifner & Gropp 2005), for results that
-// do not depend on the order (comm/messages/reduction_rounds.h): log2 n messages in a row, rounded down, and two more
-// if n is not a power of two.
+// Returns the seconds of a small all-reduce by recursive doubling (Thakur, Rabenseifner & Gropp 2005). It has
+// floor(log2 n) messages in a row, and two more if n is not a power of two. Requires a sum that does not depend on the
+// order (comm/messages/reduction_rounds.h).
 double small_all_reduce_seconds(const Link& link, int64_t n, int64_t bytes);
 // Returns the seconds of one message.
 double send_seconds(const Link& link, int64_t bytes);

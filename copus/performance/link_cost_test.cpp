@@ -29,7 +29,7 @@ TEST(LinkCost, AGroupWithManyMembersOnEachNodeUsesManyRails) {
   const auto bandwidth = [&](const std::vector<int64_t>& ranks) { return link_of(cluster, ranks).bytes_per_second; };
   EXPECT_EQ(bandwidth({0, 4}), 3e9);
   EXPECT_EQ(bandwidth({0, 1, 4, 5}), 6e9);
-  EXPECT_EQ(bandwidth({0, 1, 2, 3, 4, 5, 6, 7}), 1e10);  // limited by the link within a node
+  EXPECT_EQ(bandwidth({0, 1, 2, 3, 4, 5, 6, 7}), 1e10);  // limited by within_node
   EXPECT_EQ(bandwidth({0, 4, 8, 12}), 1.5e9);
   EXPECT_EQ(link_of(cluster, std::vector<int64_t>{0, 4}).latency_seconds, 1e-5);
 }

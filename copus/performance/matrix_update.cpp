@@ -60,8 +60,8 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
   const auto most = [&](double Owner::* what) { return (*std::ranges::max_element(owners, {}, what)).*what; };
   MatrixUpdateSeconds seconds{.compute = most(&Owner::seconds)};
   if (ranks == 1) return seconds;
-  // A rank sends its parts of momenta to the owners in its copy of the state, and the directions of its own matrices to
-  // all copies. It receives the momenta of its own matrices, and the directions of its parts.
+  // A rank sends its parts of momenta to the owners within its copy of the state, and the directions of its own
+  // matrices to all copies. It receives the momenta of its own matrices, and the directions of its parts.
   const int64_t shards = strategy.optimizer_shards();
   const double copies = static_cast<double>(strategy.data_parallel / shards);
   const double held = elements / static_cast<double>(strategy.tensor_parallel * shards);

@@ -1,4 +1,5 @@
-// The cost of Muon's directions, which ranks compute on whole matrices (placement/matrix_shares.h).
+// The cost of the directions of Muon's updates, each of which one rank computes on a whole matrix
+// (placement/matrix_shares.h).
 #pragma once
 
 #include <cstdint>
@@ -13,19 +14,19 @@
 namespace copus {
 
 struct MatrixUpdateSeconds {
-  double compute = 0;   // matrix products of the rank that owns most
-  double messages = 0;  // momenta to the owners, and directions to all ranks that update their parts, in fp32
+  double compute = 0;   // matrix products on the busiest rank
+  double messages = 0;  // momenta to the owners, directions to all ranks that update their parts; in fp32
   double total() const { return compute + messages; }
 };
 
-// Returns the seconds of a pipeline rank that has these layers.
+// Returns the seconds on a pipeline rank that holds these layers.
 MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const ParallelStrategy& strategy,
                                           const std::vector<LayerRange>& layers, const ClusterDescription& cluster,
                                           const TrainingSystem& system);
 
-// Returns the memory in bytes of the work on the largest matrix, after a step's activations are freed: in fp32 its
-// parts, the whole and its normalised form; in the precision of the iterations three more, and two squares of its
-// shorter side.
+// Returns the memory in bytes for the largest matrix's direction; a step's activations are free by then. The matrix
+// exists three times in fp32 (parts, whole, normalised) and three times in the precision of the iterations, with two
+// squares of its shorter side.
 double matrix_update_bytes(const ModelDescription& model, const TrainingSystem& system);
 
 }  // namespace copus

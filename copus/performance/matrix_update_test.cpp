@@ -42,7 +42,7 @@ TEST(MatrixUpdate, OneRankDoesAllOperations) {
   EXPECT_NEAR(seconds({}), flops / 1e9, 1e-12);
 }
 
-// Four layers have 28 matrices: 16 squares and 12 larger ones.
+// Four layers have 28 hidden matrices: 16 square and 12 larger ones.
 TEST(MatrixUpdate, RanksShareWholeMatrices) {
   const double largest = newton_schulz_flops({64, 96}, MuonSettings().newton_schulz_steps) / 1e9;
   EXPECT_NEAR(seconds({.data_parallel = 4, .zero_stage = 1}), seconds({}) / 4, 1e-12);
@@ -50,7 +50,7 @@ TEST(MatrixUpdate, RanksShareWholeMatrices) {
   EXPECT_NEAR(seconds({.data_parallel = 64, .zero_stage = 1}), largest, 1e-12);
 }
 
-// Two equal matrices on two ranks; a link that moves an element a second.
+// Two equal matrices on two ranks; the link moves one element per second.
 TEST(MatrixUpdate, AnOwnerSendsItsDirectionsToAllCopies) {
   ModelDescription model = model_of_four_layers();
   ClusterDescription cluster = cluster_with_free_links();
@@ -64,9 +64,9 @@ TEST(MatrixUpdate, AnOwnerSendsItsDirectionsToAllCopies) {
     if (is_hidden_matrix(parameter)) elements += static_cast<double>(parameter.num_elements());
   }
   EXPECT_EQ(messages({}), 0);
-  // Every rank holds all momenta, owns half of the matrices, and sends them to both copies, itself included.
+  // Every rank holds all momenta, owns one matrix, and sends its direction to both copies, including its own.
   EXPECT_NEAR(messages({.data_parallel = 2}), elements / 2 + elements, 1);
-  // Every rank holds half of each kind of tensor, and exchanges momenta and directions of a half.
+  // Every rank holds half of the state, and exchanges half of the momenta and directions.
   EXPECT_NEAR(messages({.data_parallel = 2, .zero_stage = 1}), elements, 1);
 }
 
@@ -78,11 +78,11 @@ TEST(MatrixUpdate, CountsInTheOptimizersTimeOfMuonAlone) {
         .predict(configuration)
         .optimizer;
   };
-  EXPECT_EQ(optimizer(OptimizerKind::adamw), 0);  // memory is free
+  EXPECT_EQ(optimizer(OptimizerKind::adamw), 0);  // memory traffic is free
   EXPECT_EQ(optimizer(OptimizerKind::muon), seconds({}));
 }
 
-// With short sequences the work on the largest matrix needs more memory than activations do.
+// With short sequences, work on the largest matrix needs more memory than activations.
 TEST(MatrixUpdate, CountsInTheMemoryOfMuonAlone) {
   Configuration configuration;
   configuration.global_batch = configuration.micro_batch = 1;

@@ -19,8 +19,7 @@ namespace copus {
 
 namespace {
 
-// The elements of one role that a pipeline rank holds. There is one bucket for the head, one for each layer, and one
-// for the embedding; 0 if the bucket is on another rank.
+// Elements of one role on a pipeline rank, by bucket: head, layers, embedding. 0 for buckets of other ranks.
 struct RankBuckets {
   double head = 0, all_layers = 0, largest_layer = 0, num_layers = 0, embedding = 0;
 
@@ -29,7 +28,7 @@ struct RankBuckets {
   double layers(double count) const { return std::min(count, num_layers) * largest_layer; }
 };
 
-// What is whole in addition to a rank's shares, at one moment of a micro-batch's passes, in elements.
+// Elements that are temporarily unsharded at one moment of a micro-batch, in addition to the rank's shares.
 struct Moment {
   double weights = 0, gradients = 0;
   double layers_done = 0;  // layers whose activations the backward pass has freed
@@ -38,7 +37,7 @@ struct Moment {
 
 }  // namespace
 
-// Computes the memory of one configuration, for any of its pipeline ranks.
+// Predicts the memory of one configuration on any of its pipeline ranks.
 class MemoryModel::Calculation {
  public:
   Calculation(MemoryModel& cache, const Configuration& configuration)
@@ -74,7 +73,7 @@ class MemoryModel::Calculation {
         parts.activations += static_cast<double>(under_way - in_flight) * layers * layer_bytes_[kind].waiting;
     }
     if (is_last(rank)) parts.logits = head_bytes();
-    // The head's logits are freed before a layer's backward pass needs memory for scores.
+    // The head's logits are free before a layer's backward pass needs memory for scores.
     parts.workspace = working(rank) + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     const MemoryParts most = strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
     const MemoryParts update = in_matrix_update(rank, parts);
@@ -84,8 +83,8 @@ class MemoryModel::Calculation {
  private:
   double hidden() const { return static_cast<double>(model_.hidden_size); }
 
-  // Returns the bytes of the positions of a micro-batch in its documents, and of the cosines and sines there. All
-  // layers of a chunk share them; sliding layers may have their own.
+  // Returns the bytes of each row's position in its document, and of the cosines and sines there. All layers of a chunk
+  // share them; sliding layers may have their own cosines and sines.
   double position_bytes() const {
     if (system_.document_length <= 0 || use_.kept_rotation_bytes <= 0) return 0;
     const double kinds = model_.learned_positions ? 0 : model_.sliding_rope_theta > 0 ? 2 : 1;
@@ -113,8 +112,8 @@ class MemoryModel::Calculation {
     return most + message_bytes();
   }
 
-  // Messages need four buffers: for an arriving activation and gradient, and for a leaving activation and gradient.
-  // With several chunks one more arrives while another is in use.
+  // Messages need four buffers: an activation and a gradient each for arrival and departure. With several chunks,
+  // another message may arrive while one is in use.
   double message_bytes() const {
     if (strategy_.pipeline_parallel == 1) return 0;
     return (strategy_.virtual_stages > 1 ? 5 : 4) * layer_bytes_.front().input;
@@ -127,20 +126,20 @@ class MemoryModel::Calculation {
     return use_.logit_bytes * logits + use_.head_hidden * system_.activation_bytes * hidden() * tokens_;
   }
 
-  // Gradients of scores, as far as attention may write them to memory.
+  // Gradients of attention scores, if attention may write them to memory.
   double score_gradient_bytes() const {
     if (!use_.writes_score_gradients) return 0;
     const int64_t heads = std::max<int64_t>(1, model_.num_heads / strategy_.tensor_parallel);
     return static_cast<double>(attention_workspace_bytes(micro_batch_, heads, sequence_length_));
   }
 
-  // Memory of a device other than tensors.
+  // Device memory that holds no tensors.
   double fixed_bytes(int64_t rank) const {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
-    // The ranks that exchange parts of matrices are the data- and tensor-parallel ranks of a pipeline rank. Without a
-    // pipeline these are all ranks, which exchange messages anyway.
+    // Ranks exchange parts of matrices within a pipeline rank. Without a pipeline these are all ranks, whose
+    // communicator for exchanges is counted already.
     const bool is_alone = strategy_.ranks_per_stage() == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);
@@ -165,7 +164,7 @@ class MemoryModel::Calculation {
     return static_cast<double>(system_.optimizer_group > 0 ? system_.optimizer_group : strategy_.zero_shards());
   }
 
-  // Adds weights, gradients and optimizer state, sharded by ZeRO or whole.
+  // Adds weights, gradients and optimizer state, sharded by ZeRO if the strategy says so.
   void add_state(int64_t rank, MemoryParts& parts) const {
     const double weights = buckets(rank, &RoleElements::weights).sum();
     const double gradients = use_.separate_tied_gradient ? buckets(rank, &RoleElements::gradients).sum() : weights;
@@ -176,8 +175,8 @@ class MemoryModel::Calculation {
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
-  // Adds the tensors that a rank holds whole for a short time, at the moment when the total is largest. At other
-  // moments the rank keeps more activations or logits, but fewer whole tensors.
+  // Adds the temporarily unsharded tensors at the moment of the largest total. At other moments a rank holds more
+  // activations or logits, but fewer unsharded tensors.
   MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
     MemoryParts most;
     for (const Moment& moment : moments(rank)) {
@@ -196,7 +195,7 @@ class MemoryModel::Calculation {
     return most;
   }
 
-  // Returns the memory while the optimizer works on whole matrices.
+  // Returns the memory while the optimizer works on whole matrices; empty for optimizers that do not.
   MemoryParts in_matrix_update(int64_t rank, MemoryParts parts) const {
     if (system_.whole_matrices.newton_schulz_steps == 0) return {};
     parts.activations = parts.logits = 0;
@@ -204,24 +203,23 @@ class MemoryModel::Calculation {
     return parts;
   }
 
-  // Returns the moments at which memory may be at its peak. A gradient exists as a whole from its layer's backward pass
-  // until it is reduced. The reduction overlaps with the next layer's backward pass, so two whole gradients exist at
-  // once, or three if neighbouring ranks first add some of the gradients. Weights are gathered for the current and the
-  // next use; without resharding all weights are whole.
+  // Returns the moments at which memory may peak. A whole gradient exists from its layer's backward pass until it is
+  // reduced, which overlaps with the next layer's backward pass. So two whole gradients exist at once, or three if
+  // tensor-parallel neighbours first sum partial gradients. Weights are gathered for the current and the next use;
+  // without resharding all weights are whole.
   std::vector<Moment> moments(int64_t rank) const {
     const RankBuckets whole = buckets(rank, &RoleElements::gradients);
     const bool adds_first = strategy_.tensor_parallel > 1 &&
                             (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
     const double at_once = adds_first ? 3 : 2;
-    // With one micro-batch, a tied head's gradient is reduced together with the embedding's at the end of the backward
-    // pass. With several micro-batches, each one's gradient is reduced, and a buffer holds the result until it is
-    // added.
+    // With one micro-batch, a tied head's gradient is reduced at the end of the backward pass, with the embedding's.
+    // With several, each micro-batch's gradient is reduced into a buffer until it is added.
     const bool several = shape_.num_microbatches > 1;
     const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding.gradients : 0;
     const double always = tied + (several ? whole.largest() / num_shares() : 0);
     const double head = whole.head - tied;
     const double chunk = whole.num_layers / static_cast<double>(strategy_.virtual_stages);
-    // If W is deferred, its gradients exist only when activations of other micro-batches have taken the memory.
+    // If W is deferred, its gradients come when activations of other micro-batches already fill the freed memory.
     const auto done = [&](double layers) { return strategy_.schedule == PipelineSchedule::zb_h1 ? 0 : layers; };
 
     std::vector<Moment> moments = {{.weights = whole.layers(2), .gradients = head + whole.layers(1)}};
@@ -251,7 +249,7 @@ class MemoryModel::Calculation {
   const BlockElements& elements_;
   const std::vector<std::vector<double>>& layers_;  // by pipeline rank and kind
   const std::vector<LayerBytes>& layer_bytes_;      // by kind
-  const Schedule shape_;                            // only its numbers are used; the lists stay empty
+  const Schedule shape_;                            // only its numbers are used; its lists are empty
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, tensor_ranks_;
 };
@@ -319,7 +317,7 @@ std::optional<std::string> out_of_memory_reason(const MemoryPrediction& predicti
     text << std::fixed << std::setprecision(decimals) << bytes / static_cast<double>(int64_t{1} << 30);
     return text.str();
   };
-  // Uses enough decimals for the message to distinguish the needed from the available memory, up to the byte.
+  // Adds decimals until needed and available memory differ in the message, down to single bytes.
   int decimals = 1;
   while (decimals < 9 && in_gibibytes(needed, decimals) == in_gibibytes(memory_bytes, decimals)) ++decimals;
 

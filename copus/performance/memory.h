@@ -1,4 +1,4 @@
-// The memory that a configuration needs on the ranks of each pipeline stage, by part.
+// The memory of a configuration on the ranks of each pipeline stage, by purpose.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@
 
 namespace copus {
 
-// Bytes of one rank at its peak within a step.
+// Bytes of one rank at its peak within a step, by purpose.
 struct MemoryParts {
   double weights = 0;
   double gradients = 0;
   double optimizer = 0;
-  double activations = 0;  // kept for the backward pass, for every micro-batch under way
+  double activations = 0;  // kept for the backward pass, of all micro-batches in flight
   double logits = 0;       // on the last stage: logits and their gradient
   double workspace = 0;    // buffers of kernels and communication, fragmentation
 
@@ -31,18 +31,18 @@ struct MemoryParts {
 };
 
 struct MemoryPrediction {
-  int64_t pipeline_rank = 0;  // the rank that needs most
-  MemoryParts parts;          // parts of that rank
+  int64_t pipeline_rank = 0;  // the pipeline rank that needs most
+  MemoryParts parts;          // its memory
 };
 
-// Predicts memory. It caches what configurations have in common, so large tables are fast. Not thread-safe.
+// Predicts memory. Caches what configurations share, so that large tables take little time. Not thread-safe.
 class MemoryModel {
  public:
   MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system);
 
-  // Predicts a configuration that infeasible_reason allows.
+  // `configuration` must be one that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
-  // Predicts the same configuration for every pipeline rank, in order.
+  // Predicts the memory of each pipeline rank, in order.
   std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
 
  private:
@@ -58,12 +58,12 @@ class MemoryModel {
   std::vector<std::vector<BlockDescription>> blocks_;          // of each kind of layer
   std::map<LayerShape, std::vector<LayerBytes>> layer_bytes_;  // of each kind of layer
   double matrix_update_bytes_;
-  // By p and v: the number of layers of each pipeline rank, by kind.
+  // By (p, v): layers per pipeline rank and kind.
   std::map<std::pair<int64_t, int64_t>, std::vector<std::vector<double>>> layers_;
 };
 
 // Returns a message like "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations
-// 41.3, ...; has 79.6", or nothing if the configuration fits. `memory_bytes` is a device's memory, 0 if unknown.
+// 41.3, ...; has 79.6"; empty if the configuration fits. `memory_bytes`: of a device; 0 if unknown.
 std::optional<std::string> out_of_memory_reason(const MemoryPrediction& prediction, double memory_bytes);
 
 }  // namespace copus

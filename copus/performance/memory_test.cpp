@@ -21,19 +21,19 @@ TEST(Memory, OneRankCountedByHand) {
   EXPECT_EQ(parts.weights, 2 * parameters);
   EXPECT_EQ(parts.gradients, 4 * parameters);
   EXPECT_EQ(parts.optimizer, 12 * parameters);
-  // Activations of 256 tokens, for one micro-batch at a time. Each layer has 4 x 128 of the stream, 2 x 128 of queries
-  // and output, 2 x 64 of keys and values, and 2 x 256 of gate and up.
+  // Activations of 256 tokens, one micro-batch at a time. Per layer: 4 x 128 of the stream, 2 x 128 of queries and
+  // attention's output, 2 x 64 of keys and values, 2 x 256 of gate and up.
   EXPECT_EQ(parts.activations, 8 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) * 2);
-  // The head has 256 x 1024 logits, fewer than its limit for one piece, and five tensors of 256 x 128.
+  // The head has 256 x 1024 logits, which is below the limit of one piece, and five tensors of 256 x 128.
   EXPECT_EQ(parts.logits, 256 * 1024 * 2 + 5 * 256 * 128 * 2);
-  // The workspace contains the gradients of the current layer, with 2 x 128 of the stream, 8 x 128 and 4 x 64 of
-  // attention and 256 of the feed-forward, and the device's fixed bytes.
+  // The workspace holds the current layer's gradients (2 x 128 of the stream, 8 x 128 and 4 x 64 of attention, 256 of
+  // the feed-forward) and the device's fixed bytes.
   EXPECT_EQ(parts.workspace, 256 * (2 * 128 + 8 * 128 + 4 * 64 + 256) * 2 + (1 << 30));
   EXPECT_EQ(parts.total(),
             parts.weights + parts.gradients + parts.optimizer + parts.activations + parts.logits + parts.workspace);
 }
 
-// Attention's backward pass runs when the logits have been freed, so only the memory beyond them is added.
+// Logits are free before attention's backward pass, so only memory beyond theirs is added.
 TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
   TrainingSystem without = copus_in_bf16();
   without.memory.writes_score_gradients = false;
@@ -48,9 +48,9 @@ TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
   const double length = 4096, rows = 2 * length, scores = 2 * 8 * length * length * 2;
   EXPECT_EQ(added(64), 0);
   EXPECT_EQ(added(4096), scores - rows * (1024 * 2 + 5 * 128 * 2));
-  // With ZeRO-2 the prediction is for a single moment, here within the layers, when there are no logits.
+  // With ZeRO-2 the peak is a single moment, here within the layers, where no logits exist.
   EXPECT_EQ(added(4096, {.data_parallel = 2, .zero_stage = 2}), scores);
-  // One sequence of 16384 would need 4 GiB, so attention uses another method there.
+  // One sequence of 16384 would need 4 GiB, so another attention kernel runs.
   EXPECT_EQ(added(16384), 0);
 }
 
@@ -75,7 +75,7 @@ TEST(Memory, AnOptimizerWithOneSlotNeedsAMomentLess) {
   EXPECT_EQ(copus_in_fp32(Processor::cpu, OptimizerKind::signum).optimizer_traffic, 20);
 }
 
-// Compares with the parameters that every rank of a layout holds, as training itself counts them.
+// Compares with the parameters that training lists for every rank of a layout.
 TEST(Memory, WeightsAreThoseThatTheLayoutLists) {
   for (const bool tied : {false, true}) {
     ModelDescription model = grouped_query_model();
@@ -118,16 +118,16 @@ TEST(Memory, RanksAddUpToTheWholeModel) {
   for (const int64_t stages : {1, 2, 3, 5, 8}) {
     EXPECT_EQ(sum(memory.predict_every_rank(batches_of({.pipeline_parallel = stages}))), 2 * parameters) << stages;
   }
-  // Each of the tensor-parallel ranks holds the norms.
+  // Every tensor-parallel rank holds the norms.
   const double norms = (2 * 8 + 1) * 128;
   EXPECT_EQ(4 * sum(memory.predict_every_rank(batches_of({.tensor_parallel = 4}))), 2 * (parameters + 3 * norms));
 }
 
-// Elements of the buckets of grouped_query_model on one rank; the head includes the final norm.
+// Elements of one rank's buckets of grouped_query_model; the head includes the final norm.
 constexpr double layer_elements = 2 * 128 * 128 + 2 * 64 * 128 + 3 * 256 * 128 + 2 * 128;
 constexpr double embedding_elements = 1024 * 128, head_elements = embedding_elements + 128;
 
-// Copus in bf16 as if activations took no memory.
+// Copus in bf16, but without memory for activations.
 TrainingSystem without_activations() {
   TrainingSystem system = copus_in_bf16();
   system.activation_bytes = 0;
@@ -145,7 +145,7 @@ TEST(Memory, ZeroSharesOutByStage) {
   MemoryParts expected = whole;
   expected.optimizer = whole.optimizer / 4;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
-  // Two layers are larger than a layer and the head, and the reduced gradient of one layer waits to be added.
+  // Two layers have more elements than a layer and the head. One layer's reduced gradient waits to be added.
   strategy.zero_stage = 2;
   expected.gradients = whole.gradients / 4 + 4 * (2 * layer_elements + layer_elements / 4);
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
@@ -155,7 +155,7 @@ TEST(Memory, ZeroSharesOutByStage) {
   strategy.reshard_after_forward = false;
   expected.weights = whole.weights / 4 + whole.weights;
   EXPECT_EQ(parts_of(batches_of(strategy)), expected);
-  // Two copies are sharded over two ranks each.
+  // Two copies, each sharded over two ranks.
   strategy.zero_replicas = 2;
   expected.weights = whole.weights / 2 + whole.weights;
   expected.gradients = whole.gradients / 2 + 4 * (2 * layer_elements + layer_elements / 2);
@@ -171,8 +171,8 @@ TEST(Memory, ZeroSharesOutByStage) {
             whole.optimizer / 2);
 }
 
-// Returns the elements of gradients and weights that are whole in addition to the shares at the memory peak, with
-// ZeRO-3 and without activations.
+// With ZeRO-3 and without activations: returns the elements of gradients and weights that are unsharded at the memory
+// peak, in addition to the shares.
 std::pair<double, double> whole_elements(const ModelDescription& model, ParallelStrategy strategy,
                                          int64_t num_microbatches, int64_t pipeline_rank) {
   strategy.zero_stage = 0;
@@ -193,34 +193,34 @@ TEST(Memory, TheLargestNeighboursAreWhole) {
     return whole_elements(model, strategy, num_microbatches, rank);
   };
   ParallelStrategy strategy{.data_parallel = 4};
-  // The peak is at the end of the backward pass, with the first layer and the embedding. The head's weights are freed
-  // when its gradient and that of a layer are both whole.
+  // Memory peaks at the end of the backward pass, with the first layer and the embedding. The head's weights are
+  // already free when its gradient and a layer's are both whole.
   EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
   EXPECT_EQ(whole(strategy, 2, 0), Whole(embedding + layer_elements + head / 4, embedding + layer_elements));
   strategy.pipeline_parallel = 4;
   EXPECT_EQ(whole(strategy, 1, 0), Whole(embedding + layer_elements, embedding + layer_elements));
   EXPECT_EQ(whole(strategy, 1, 1), Whole(2 * layer_elements, 2 * layer_elements));
   EXPECT_EQ(whole(strategy, 1, 3), Whole(head + layer_elements, layer_elements));  // this rank has one layer
-  // With one layer per rank there are no two consecutive layers.
+  // With one layer per rank there is no pair of layers at once.
   model.num_layers = 4;
   EXPECT_EQ(whole(strategy, 1, 1), Whole(layer_elements, layer_elements));
 }
 
-// Under ZeRO-3 with d = 4, memory is at its peak when the last layer's gradient is computed while the head's is
-// reduced, if activations take more memory than weights: none of them is freed yet, but the logits are.
+// With ZeRO-3, d = 4 and more memory for activations than for weights, memory peaks at the last layer's gradient, while
+// the head's is reduced: the logits are free by then, but no activations are.
 TEST(Memory, ThePeakIsWhereActivationsAndWholeBucketsMeet) {
   const Configuration whole = batches_of({.data_parallel = 4}, 8),
                       cut = batches_of({.data_parallel = 4, .zero_stage = 3}, 8);
   const MemoryParts all = parts_of(whole), peak = parts_of(cut);
   EXPECT_EQ(peak.activations, all.activations);
   EXPECT_EQ(peak.logits, 0);
-  // The gradients of the scores of 8 sequences with 8 heads; at other moments logits take their place.
+  // Gradients of the scores of 8 sequences with 8 heads; at other moments logits need this memory.
   EXPECT_EQ(peak.workspace, all.workspace + 8 * 8 * 128 * 128 * 2);
   EXPECT_EQ(peak.weights, all.weights / 4 + 2 * 2 * layer_elements);
   const double of_reduced = head_elements > layer_elements ? head_elements : layer_elements;
   EXPECT_EQ(peak.gradients, all.gradients / 4 + 4 * (head_elements + layer_elements + of_reduced / 4));
 
-  // With a large vocabulary the peak is in the head, when a layer's kernels need no memory.
+  // With a large vocabulary memory peaks in the head, when no layer needs working memory.
   ModelDescription model = grouped_query_model();
   model.vocab_size = 1 << 20;
   TrainingSystem at_once = copus_in_bf16();
@@ -242,7 +242,7 @@ TEST(Memory, SumsOverTensorParallelNeighboursKeepOneBucketMore) {
   };
   ParallelStrategy strategy{.data_parallel = 2, .tensor_parallel = 4};
   EXPECT_DOUBLE_EQ(layers_whole(strategy), 2);
-  strategy.sequence_parallel = true;  // norms
+  strategy.sequence_parallel = true;  // norms have partial gradients
   EXPECT_DOUBLE_EQ(layers_whole(strategy), 3);
   strategy = {.data_parallel = 2, .tensor_parallel = 8};  // the 4 key-value heads have partial gradients too
   EXPECT_DOUBLE_EQ(layers_whole(strategy), 3);
@@ -278,7 +278,7 @@ TEST(Memory, ALaterStageNeedsLessOfADeepModel) {
 
 TEST(Memory, MicroBatchesUnderWayFollowTheSchedule) {
   MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
-  const double one = parts_of(batches_of({})).activations / 8;  // of one layer
+  const double one = parts_of(batches_of({})).activations / 8;  // per layer
   const auto layers_kept = [&](const ParallelStrategy& strategy, int64_t num_microbatches) {
     std::vector<double> kept;
     for (const MemoryParts& parts : memory.predict_every_rank(batches_of(strategy, 2, num_microbatches))) {
@@ -292,7 +292,7 @@ TEST(Memory, MicroBatchesUnderWayFollowTheSchedule) {
   EXPECT_EQ(layers_kept(strategy, 2), (Kept{2 * 2, 2 * 2, 2 * 2, 2}));
   strategy.schedule = PipelineSchedule::gpipe;
   EXPECT_EQ(layers_kept(strategy, 8), (Kept{2 * 8, 2 * 8, 2 * 8, 2 * 8}));
-  // Each rank has two chunks of one layer: 2 (p - 1 - rank) + p warm-up forwards and one more.
+  // A rank has two chunks of one layer: 2 (p - 1 - rank) + p warm-up forwards, plus one.
   strategy = {.pipeline_parallel = 4, .virtual_stages = 2, .schedule = PipelineSchedule::interleaved_1f1b};
   EXPECT_EQ(layers_kept(strategy, 8), (Kept{11, 9, 7, 5}));
 }
@@ -304,13 +304,13 @@ TEST(Memory, WaitingWeightGradientsKeepInputsAndOutputGradients) {
   MemoryModel memory(grouped_query_model(), sequence, copus_in_bf16());
   const std::vector<MemoryParts> before = memory.predict_every_rank(batches_of(usual));
   const std::vector<MemoryParts> after = memory.predict_every_rank(batches_of(zero_bubble));
-  const double waiting = 2 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 3 * 256) * 2;  // of two layers
+  const double waiting = 2 * 256 * (4 * 128 + 2 * 128 + 2 * 64 + 3 * 256) * 2;  // for two layers
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(after[rank].activations - before[rank].activations, rank * waiting) << rank;
   }
 }
 
-// Each micro-batch under way keeps the positions of its rows, and once for all layers their cosines and sines.
+// Each micro-batch in flight keeps its rows' positions, and their cosines and sines once for all layers.
 TEST(Memory, DocumentsThatStayApartKeepPositionsAndRotations) {
   TrainingSystem system = copus_in_fp32(Processor::cpu);
   const auto activations = [&](ModelDescription model, const ParallelStrategy& strategy = {}) {
@@ -334,12 +334,11 @@ TEST(Memory, TensorParallelRanksShareHeadsAndSequenceParallelOnesRows) {
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * (4 * 128 + (2 * 128 + 2 * 64 + 2 * 256) / 4.0));
   strategy.sequence_parallel = true;
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * (4 * 128 + 2 * 128 + 2 * 64 + 2 * 256) / 4);
-  strategy.tensor_parallel = 8;  // one key-value head each, although there are only 4
+  strategy.tensor_parallel = 8;  // one key/value head per rank, although there are only 4 heads
   EXPECT_EQ(parts_of(batches_of(strategy)).activations, layer_rows * ((4 * 128 + 2 * 128 + 2 * 256) / 8.0 + 2 * 16));
 }
 
-// The inputs that sequence-parallel ranks gather for a recompute are kept for the weight gradients, so that they need
-// not be gathered twice.
+// Sequence-parallel ranks keep the inputs that a recompute gathers for the weight gradients, and so gather only once.
 TEST(Memory, RecomputedInputsStayGathered) {
   TrainingSystem twice = copus_in_bf16();
   twice.gathers_after_recompute = true;
@@ -353,7 +352,7 @@ TEST(Memory, RecomputedInputsStayGathered) {
   EXPECT_EQ(inputs(Recompute::full), 2);
 }
 
-// The input of an output's norm is kept in addition to that of an input's norm, unless everything is recomputed.
+// With norms of inputs and outputs, the input of each norm is kept, unless everything is recomputed.
 TEST(Memory, NormsOfInputsAndOutputsKeepTheOutputsToo) {
   ModelDescription model = grouped_query_model();
   const auto activations = [&](Recompute recompute) {
@@ -413,7 +412,7 @@ TEST(Memory, GrowsWithTheMicroBatchAndPieceByPieceInTheHead) {
     EXPECT_GT(parts.total(), before);
     before = parts.total();
   }
-  // The 64 x 128 x 1024 logits exceed what a CPU processes at once, but not what a GPU does.
+  // The 64 x 128 x 1024 logits exceed a CPU's limit per piece, but not a GPU's.
   const double hidden = 5 * 64 * 128 * 128 * 2;
   EXPECT_EQ(parts_of(batches_of({}, 64), copus_in_bf16(Processor::cpu)).logits, 2.0 * (1 << 22) + hidden);
   EXPECT_EQ(parts_of(batches_of({}, 64)).logits, 2.0 * 64 * 128 * 1024 + hidden);

@@ -1,5 +1,5 @@
-// The truth against which predictions are tested without a cluster: the duration of a job's steps and re-layouts. It
-// may differ from the predictions, as a real cluster would: it uses another description of the cluster, and adds an
+// The duration of steps and re-layouts on the modelled clock, which serves as the truth against which predictions are
+// tested. As on a real cluster it may differ from the predictions: it can use another cluster description, and adds an
 // error for each layout.
 #pragma once
 
@@ -17,36 +17,35 @@
 
 namespace copus {
 
-// Errors of predictions that differ between layouts and are correlated for similar ones. The factor of a configuration
-// is exp(size * (z_d + z_t + z_p + z_b) / 2). z_d is a standard normal deviate that all configurations with the same d
-// share. z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has the standard
-// deviation `size`, its median over seeds is 1, and two configurations that share k of the four have a correlation of k
-// / 4.
+// Prediction errors that differ between layouts and are correlated for similar ones. A configuration's step time is
+// multiplied by exp(size * (z_d + z_t + z_p + z_b) / 2). All configurations with the same d share z_d, a standard
+// normal deviate. z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has standard
+// deviation `size`, its median over seeds is 1, and two configurations that share k of the four have correlation k / 4.
 struct LayoutErrors {
   double size = 0;
   uint64_t seed = 0;
 
-  // A function of seed and configuration only.
+  // A pure function of seed and configuration.
   double factor(const Configuration& configuration) const;
 };
 
-// Caches every answer, so that it costs a step nothing. Not thread-safe.
+// The modelled clock. Caches all answers, because every step asks. Not thread-safe.
 class ModelledTruth {
  public:
-  // Requires a cluster whose speed is known (is_speed_known).
+  // The cluster's speed must be known (is_speed_known).
   ModelledTruth(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                 const TrainingSystem& system, const LayoutErrors& errors);
 
-  // Seconds of every step in a configuration that infeasible_reason allows.
+  // Returns the seconds of a step in a configuration that infeasible_reason allows.
   double step_seconds(const Configuration& configuration);
 
-  // Returns the seconds for which training stops while the training state moves between two layouts with the same
-  // number of ranks, as in RelayoutForecast.
+  // Returns the seconds for which training stops while its state moves between two layouts of the same number of ranks,
+  // as in RelayoutForecast.
   double relayout_seconds(const ParallelStrategy& from, const ParallelStrategy& to) {
     return relayouts_.seconds(from, to);
   }
 
-  // The reason why a configuration does not fit into the devices' memory; empty if it fits.
+  // Explains why a configuration does not fit into the devices' memory; empty if it fits.
   std::optional<std::string> why_too_large(const Configuration& configuration);
 
  private:

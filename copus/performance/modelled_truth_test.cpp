@@ -1,4 +1,4 @@
-// Tests the truth of a modelled cluster: its seconds equal the predicted ones except for the requested errors.
+// Tests that the modelled truth equals predictions except for the requested errors.
 #include "copus/performance/modelled_truth.h"
 
 #include <gtest/gtest.h>
@@ -43,8 +43,8 @@ TEST(ModelledTruth, ErrorsMultiplyThePrediction) {
   EXPECT_EQ(errors.factor(larger), errors.factor(first)) << "d, t, p and the micro-batch alone count";
 }
 
-// Over many seeds the logarithm of a factor has the requested standard deviation, and the correlation of two
-// configurations is the fraction of d, t, p and b that they share.
+// Over many seeds, a factor's logarithm has the requested standard deviation, and two configurations' correlation is
+// the fraction of d, t, p and b that they share.
 TEST(ModelledTruth, ErrorsOfSimilarLayoutsAreAlike) {
   constexpr double size = 0.2;
   constexpr int64_t count = 4000;

@@ -1,4 +1,4 @@
-// Replays schedules as flat lists of passes that are built once, and extrapolates short replays to long ones.
+// Replays schedules as flat lists of passes, built once, and extrapolates long replays from short ones.
 #include "copus/performance/pipeline_time.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace copus {
 
 namespace {
 
-// A schedule and its seconds, without the number of micro-batches.
+// A schedule's kind and degrees with the stages' seconds, for any number of micro-batches.
 struct Pipeline {
   PipelineSchedule kind = PipelineSchedule::one_f_one_b;
   int64_t ranks = 1;
@@ -26,15 +26,15 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
-// Returns the seconds in which micro-batches of one kind of pass go in one order through every stage and every link
-// between two stages. This is a flow shop of identical jobs. The first job takes the sum of the times. Each further job
-// adds the largest of the times.
+// Returns the seconds in which `jobs` equal micro-batches go through all stages and links in order (a flow shop). `sum`
+// and `largest` are over the times of stages and links. The first micro-batch takes `sum`, each further one adds
+// `largest`.
 double flow_shop_seconds(double sum, double largest, int64_t jobs) {
   return sum + static_cast<double>(jobs - 1) * largest;
 }
 
-// Computes the time of gpipe directly. The last stage completes its F passes last; then the B passes, each with its W,
-// flow back.
+// Computes gpipe's time directly: all F passes until the last stage has completed them, then all B passes, each with
+// its W.
 double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microbatches) {
   double forward_sum = 0, forward_largest = 0, backward_sum = 0, backward_largest = 0;
   for (size_t stage = 0; stage < stages.size(); ++stage) {
@@ -51,16 +51,16 @@ double gpipe_seconds(const std::vector<StageSeconds>& stages, int64_t num_microb
          flow_shop_seconds(backward_sum, backward_largest, num_microbatches);
 }
 
-// One F or B (with its W's) of a replay: it waits for a message, computes, and sends a message.
+// One F, or one B with its W's, of a replay: waits for a message, computes, and sends a message.
 struct Pass {
   int32_t rank;
   int32_t cost;    // index among the costs of every stage
-  int32_t link;    // index of the link for the sent message
-  int32_t awaits;  // index of a message
+  int32_t link;    // index of the link on which the pass sends
+  int32_t awaits;  // index of the message for which the pass waits
   int32_t sends;
 };
 
-// The passes of a schedule, in an order in which each follows those that it waits for.
+// A schedule's passes, in an order in which each pass follows those for which it waits.
 class Passes {
  public:
   explicit Passes(const Schedule& schedule, bool weights_trail)
@@ -78,13 +78,13 @@ class Passes {
   const std::vector<Pass>& list() const { return list_; }
   size_t num_messages() const { return first_message + 2 * num_stages_ * micro_batches_; }
   size_t num_links() const { return 2 * ranks_ + 1; }
-  // Returns the number of W's that remain on a rank after its last B and the W behind it, if W's trail.
+  // If W's trail their B's: returns how many W's a rank has left after its last B and the W behind that B.
   int64_t left_at_the_end(int64_t rank) const { return left_at_the_end_[rank]; }
 
-  // The three kinds of cost of a pass on a stage.
+  // The costs of a pass on a stage.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
-  // `nothing` is a message that is available from the start, and `nobody` one that no pass awaits. The others have
-  // indices from first_message on.
+  // Message indices: `nothing` is available from the start, no pass waits for `nobody`, and real messages begin at
+  // first_message.
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 
  private:
@@ -126,8 +126,8 @@ class Passes {
           ++backwards;
           break;
         case ActionKind::backward_weight:
-          if (!weights_trail) break;  // counted in the preceding backward pass
-          // The W's of a rank trail its B's by the rank's number; the remaining ones follow the last B.
+          if (!weights_trail) break;  // counted in the preceding B
+          // A rank's W's trail its B's by as many as its rank; the remaining W's follow the last B.
           if (backwards > rank && passes.back().cost % num_costs == backward_cost) {
             ++passes.back().cost;  // turns it into backward_before_weight_cost
           } else {
@@ -138,7 +138,7 @@ class Passes {
           send(activation_to(stage + 1, action.micro_batch), 2 * rank);
           break;
         case ActionKind::send_gradient:
-          // Two ranks have one link in each direction, which activations and gradients share.
+          // With two ranks, one link per direction carries both activations and gradients.
           send(gradient_to(stage - 1, action.micro_batch), ranks_ == 2 ? 2 * rank : 2 * rank + 1);
           break;
       }
@@ -146,14 +146,15 @@ class Passes {
     return passes;
   }
 
-  // Orders passes by level. Passes of one level do not wait for each other, so a processor can compute several at once.
+  // Orders passes by level. Passes of a level do not wait for each other, so the processor can compute them in
+  // parallel.
   void order_by_level(const std::vector<std::vector<Pass>>& by_rank) {
-    std::vector<int32_t> sent_at(num_messages(), 0);  // by message: level of the pass that sends it; 0: not yet sent
+    std::vector<int32_t> sent_at(num_messages(), 0);  // by message: level of the pass that sends it; 0: not sent yet
     sent_at[nothing] = 1;
     std::vector<int32_t> level(ranks_, 0);  // level of each rank's last pass
     std::vector<size_t> next(ranks_, 0);
     std::vector<std::vector<Pass>> by_level;
-    // Advances a rank until it must wait for a message that has not been sent.
+    // Advances a rank until its next pass waits for a message that no pass has sent.
     const auto advance = [&](int64_t rank) {
       for (size_t& at = next[rank]; at < by_rank[rank].size(); ++at) {
         const Pass& pass = by_rank[rank][at];
@@ -166,7 +167,7 @@ class Passes {
     };
     const size_t all = ranks_ * by_rank.front().size();
     for (size_t done = 0, before = 0; done < all; before = done) {
-      // Visits ranks upwards, as activations travel, then downwards, as gradients travel.
+      // Visits ranks upwards, the direction of activations, then downwards, the direction of gradients.
       for (int64_t rank = 0; rank < ranks_; ++rank) advance(rank);
       for (int64_t rank = ranks_ - 1; rank >= 0; --rank) advance(rank);
       done = std::accumulate(next.begin(), next.end(), size_t{0});
@@ -181,7 +182,7 @@ class Passes {
   std::vector<Pass> list_;
 };
 
-// Computes when all ranks are done.
+// Computes when all ranks have finished.
 class Replay {
  public:
   double seconds(const Pipeline& pipeline, const Passes& passes) {
@@ -256,15 +257,15 @@ uint64_t hash_of(PipelineSchedule kind, int64_t ranks, const std::vector<StageSe
   return hash;
 }
 
-// Numbers of micro-batches below (exact_rounds + 1) p are replayed exactly.
+// Up to (exact_rounds + 1) p - 1 micro-batches are replayed exactly.
 constexpr int64_t exact_rounds = 4;
-// Two bounds this close, relative to the lower one, are close enough for an answer.
+// Bounds on the time that differ by less than this fraction end the search.
 constexpr double tolerance = 0.01;
 
 }  // namespace
 
 struct PipelineTimes::Memo {
-  // One pipeline and its known times.
+  // A pipeline and its times so far.
   struct Entry {
     Pipeline pipeline;
     double busiest = 0;
@@ -272,7 +273,7 @@ struct PipelineTimes::Memo {
   };
   static constexpr int slot_bits = 10;
 
-  std::map<std::tuple<PipelineSchedule, int64_t, int64_t, int64_t>, Passes> all_passes;  // by p, v and m
+  std::map<std::tuple<PipelineSchedule, int64_t, int64_t, int64_t>, Passes> all_passes;  // by schedule, p, v and m
   Replay replay;
   // Indexed by the hash of the pipeline. A new pipeline replaces an older one with the same index.
   std::vector<Entry> slots = std::vector<Entry>(size_t{1} << slot_bits);
@@ -307,13 +308,13 @@ struct PipelineTimes::Memo {
     return seconds;
   }
 
-  // Extrapolates short replays. With every further p micro-batches the longest path through a replay grows by as much
-  // as before, or by more if another path overtakes it. In the long run it grows by p times the busiest rank's seconds
-  // or, if slow messages limit the pipeline, by more; then the growth becomes constant. Growth is counted per p
-  // micro-batches, since with slow messages a pipeline that holds up to p of them repeats every p.
+  // Extrapolates from short replays. With each further p micro-batches the longest path through a replay grows by the
+  // same amount, or by more once another path overtakes it. The final, constant growth is p times the busiest rank's
+  // seconds, or more if slow messages limit the pipeline. Growth is counted per p micro-batches, because with slow
+  // messages a pipeline that holds up to p micro-batches repeats itself after p.
   double seconds(Entry& entry, int64_t num_microbatches) {
     const int64_t ranks = entry.pipeline.ranks;
-    // Shorter replays would have rounds of another size.
+    // A shorter replay would have rounds of another size.
     if (entry.pipeline.chunks > 1 && num_microbatches % ranks != 0) return replayed(entry, num_microbatches);
     const int64_t all_rounds = num_microbatches / ranks;
     const auto after = [&](int64_t rounds) { return replayed(entry, rounds * ranks + num_microbatches % ranks); };

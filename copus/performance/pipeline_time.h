@@ -1,5 +1,5 @@
-// The time of a step's pipeline, computed fast enough for every candidate of a table. Schedules are replayed as flat
-// lists of passes that are built once, and short replays are extrapolated to long ones.
+// The time of a step's pipeline, computed fast enough for every candidate of a table: replays schedules as flat lists
+// of passes, built once, and extrapolates long replays from short ones.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// Seconds of one micro-batch on one stage, and of one message from it to its neighbour.
+// Seconds of one micro-batch on a stage, and of one message to a neighbour stage.
 struct StageSeconds {
   double forward = 0;
   double backward_input = 0;
@@ -25,11 +25,11 @@ class PipelineTimes {
   PipelineTimes();
   ~PipelineTimes();
 
-  // Returns the same as time_schedule for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them). The
-  // result is exact for fewer than 5 p micro-batches, and always for gpipe and for interleaved rounds larger than p.
-  // Otherwise it is within 1 %: the time is nearly affine in m there, so a few shorter replays suffice, and candidates
-  // that differ only in m share them. (In a test of 20,000 pipelines with random differences between stages, some
-  // twofold, 9 were off by more than 1 %, the worst by 3.3 %.)
+  // Returns what time_schedule returns for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them).
+  // The result is exact for m < 5 p, for gpipe, and for interleaved rounds larger than p. Otherwise it is within 1 %:
+  // the time is nearly affine in m there, so a few shorter replays suffice. Candidates that differ only in m share
+  // these replays. (In a test of 20,000 pipelines with random differences between stages, some twofold, 9 were off by
+  // more than 1 %, the worst by 3.3 %.)
   double seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages, int64_t num_microbatches,
                  const std::vector<StageSeconds>& stages);
 

@@ -14,14 +14,14 @@ namespace {
 
 using Stages = std::vector<StageSeconds>;
 
-// Draws seconds of very different stages, messages and passes, of the kinds that a search meets and worse.
+// Draws seconds of stages, messages and passes that differ as much as in a search, or more.
 class RandomStages {
  public:
   explicit RandomStages(uint64_t seed) : random_(seed) {}
 
   Stages draw(int64_t count) {
     const double spread = std::array{0.0, 0.1, 1.0}[pick(3)];    // spread between stages
-    const double backward = std::array{0.5, 1.0, 1.3}[pick(3)];  // seconds relative to the forward pass
+    const double backward = std::array{0.5, 1.0, 1.3}[pick(3)];  // relative to the forward pass
     const double weight = std::array{0.0, 0.7, 1.0, 2.0}[pick(4)];
     const double send = std::array{0.0, 0.02, 0.3, 3.0}[pick(4)];
     const auto scaled = [&](double seconds) { return seconds * (1 + spread * uniform()); };
@@ -29,7 +29,7 @@ class RandomStages {
     for (StageSeconds& stage : stages) {
       stage = {scaled(1), scaled(backward), scaled(weight), scaled(send)};
     }
-    // One stage may be slower, for example with a large head or an additional layer.
+    // One stage may be slower, as with a large head or an extra layer.
     if (pick(2) == 0) {
       StageSeconds& slow = stages[pick(count)];
       const double factor = 1 + uniform();
@@ -122,7 +122,7 @@ TEST(PipelineTime, HoldsForManyMicroBatches) {
   RecordProperty("worst_relative_error", concat(worst));
 }
 
-// Checks that a cached pipeline does not answer for another one, and that answers do not depend on their order.
+// A cached pipeline must not answer for another one, and answers must not depend on their order.
 TEST(PipelineTime, RemembersNothingWrong) {
   PipelineTimes asked_before;
   RandomStages random(3);
@@ -133,7 +133,7 @@ TEST(PipelineTime, RemembersNothingWrong) {
     const PipelineSchedule kind = kinds[1 + random.pick(3)];
     const int64_t v = kind == PipelineSchedule::interleaved_1f1b ? 2 : 1;
     questions.push_back({{kind, p, v, m}, random.draw(p * v)});
-    // The second question differs only in its messages.
+    // The second call differs only in its messages.
     questions.push_back(questions.back());
     questions.back().second.front().send += 1;
   }

@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// Resets the fields that do not affect the placement of the state.
+// Resets the fields that do not affect where the training state is.
 ParallelStrategy without_what_moves_no_state(ParallelStrategy strategy) {
   const ParallelStrategy any;
   strategy.schedule = any.schedule;
@@ -53,7 +53,7 @@ double RelayoutForecast::planned_seconds(const ParallelStrategy& from, const Par
   return bytes / static_cast<double>(ranks_at_once(to.world_size())) / copied_bytes_per_second_;
 }
 
-// The number of ranks that copy at the same time: all of them, or as many as there are devices that they share.
+// Returns how many ranks copy at the same time: all, or the number of devices if ranks share them.
 int64_t RelayoutForecast::ranks_at_once(int64_t ranks) const {
   if (cluster_.devices_per_node == 0) return ranks;
   const int64_t nodes = (ranks + cluster_.ranks_per_node - 1) / cluster_.ranks_per_node;
@@ -61,7 +61,7 @@ int64_t RelayoutForecast::ranks_at_once(int64_t ranks) const {
 }
 
 double RelayoutForecast::receiving_seconds(const ParallelStrategy& to) {
-  // In fp32 the master weights are the weights; otherwise they are part of the optimizer state.
+  // In fp32 the weights are the master weights; otherwise master weights count as optimizer state.
   double bytes = 0;
   const Configuration any{.strategy = to, .global_batch = to.data_parallel * to.pipeline_parallel};
   for (const MemoryParts& rank : memory_.predict_every_rank(any)) {

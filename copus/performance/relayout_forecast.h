@@ -1,4 +1,4 @@
-// How long a re-layout stops training, for each pair of layouts, from what its plan moves.
+// Forecasts how long a re-layout stops training, for any pair of layouts, from the bytes that its plan moves.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,21 @@
 
 namespace copus {
 
-// Caches every answer. Not thread-safe.
+// Forecasts re-layouts. Caches all answers. Not thread-safe.
 class RelayoutForecast {
  public:
-  // Requires a cluster whose links are described. With `copied_bytes_per_second` above 0 the ranks share one memory
-  // instead, and links do not matter. Each rank then copies this many bytes per second, and as many ranks copy at once
-  // as there are devices.
+  // The cluster's links must be described. If `copied_bytes_per_second` > 0, ranks share one memory and links do not
+  // matter: each rank copies this many bytes per second, and as many ranks copy at once as there are devices.
   RelayoutForecast(const ModelDescription& model, int64_t sequence_length, ClusterDescription cluster,
                    const TrainingSystem& system, double copied_bytes_per_second = 0);
 
-  // Returns the seconds for which training stops while the training state moves between two layouts with the same
-  // number of ranks. They follow from the plan of the move: from its time on the cluster's links
-  // (copus::relayout_seconds), or from the time to copy its bytes. With many_ranks ranks or more, making the plan would
-  // take seconds. The result is then the time in which a rank receives its whole new state over its link between nodes
-  // (within the node if there is only one), or copies it. No plan requires more of a receiver, but a rank from which
-  // many others receive may take longer. If the cluster gives the time to open a communicator, it is added. 0 if no
-  // state moves, because only schedule, recompute or sequence parallelism change.
+  // Returns the seconds for which training stops while its state moves between two layouts of the same number of ranks.
+  // This is the time of the plan's transfers on the cluster's links (copus::relayout_seconds), or of copying its bytes.
+  // Adds the time to open communicators if the cluster gives it. 0 if no state moves, because only schedule, recompute
+  // or sequence parallelism change.
+  // For many_ranks ranks or more, a plan would take seconds to make. The result is then the time in which a rank
+  // receives its whole new state over its link between nodes (within the node if there is only one), or copies it. No
+  // receiver needs longer, but a rank that serves many others may.
   double seconds(const ParallelStrategy& from, const ParallelStrategy& to);
   static constexpr int64_t many_ranks = 512;
 

@@ -1,4 +1,4 @@
-// Compares the forecast of a re-layout's pause with the plan of the move and with the truth of a modelled clock.
+// Compares forecasts of re-layouts with their plans and with the modelled truth.
 #include "copus/performance/relayout_forecast.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(RelayoutForecast, IsThePlansAndTheModelledTruths) {
   EXPECT_NE(forecast.seconds(of_data, of_stages), forecast.seconds(of_data, of_tensors)) << "targets differ";
 }
 
-// The plan itself has no bytes either, so the shortcut misses nothing.
+// The plan moves no bytes either, so the shortcut is exact.
 TEST(RelayoutForecast, WhatMovesNoStateCostsNothing) {
   ParallelStrategy to = of_stages;
   to.schedule = PipelineSchedule::zb_h1;
@@ -63,7 +63,7 @@ TEST(RelayoutForecast, InOneMemoryItIsThatOfCopyingByAsManyRanksAsThereAreDevice
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);
   machine.ranks_per_node = 8;
   machine.devices_per_node = 2;
-  // If all ranks share a node the senders may differ; the bytes are the same.
+  // If all ranks share a node, senders may differ, but not the bytes.
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 2 / 4e9);
   machine.devices_per_node = 16;
   EXPECT_DOUBLE_EQ(forecast_on(machine, 4e9).seconds(of_data, of_tensors), bytes / 8 / 4e9);

@@ -11,7 +11,7 @@
 namespace copus {
 namespace {
 
-// Times a schedule of equal stages. `rank_seconds` are those of a whole rank.
+// Times a schedule of equal stages. `rank_seconds`: of all chunks of a rank together.
 ScheduleTiming time_equal_stages(const Schedule& schedule, const StageSeconds& rank_seconds) {
   const auto v = static_cast<double>(schedule.virtual_stages);
   const StageSeconds stage{rank_seconds.forward / v, rank_seconds.backward_input / v, rank_seconds.backward_weight / v,
@@ -36,11 +36,11 @@ TEST(Timing, FormulasAreTheKnownNumbers) {
   EXPECT_DOUBLE_EQ(bubble_formula(PipelineSchedule::gpipe, 4, 1, 8, 1, 1, 1), 3.0 / 11);
   EXPECT_DOUBLE_EQ(bubble_formula(PipelineSchedule::one_f_one_b, 4, 1, 8, 1, 1, 1), 3.0 / 11);
   EXPECT_DOUBLE_EQ(bubble_formula(PipelineSchedule::interleaved_1f1b, 4, 2, 8, 1, 1, 1), 3.0 / 19);
-  // The bubble is a third of 1F1B's idle time when F = B = W: 3 of 27 seconds instead of 9 of 33.
+  // With F = B = W the bubble is a third of 1F1B's idle time: 3 of 27 seconds instead of 9 of 33.
   EXPECT_DOUBLE_EQ(bubble_formula(PipelineSchedule::zb_h1, 4, 1, 8, 1, 1, 1), 3.0 / 27);
 }
 
-// The expected times are computed by hand: two stages, two micro-batches, F = 2, B = 3, W = 1, messages of 10.
+// Computed by hand: two stages, two micro-batches, F = 2, B = 3, W = 1, messages of 10.
 TEST(Timing, MessagesTakeTimeAndFollowOneAnother) {
   const auto timing =
       time_schedule(make_schedule(PipelineSchedule::one_f_one_b, 2, 1, 2), {{2, 3, 1, 10}, {2, 3, 1, 10}});
@@ -52,7 +52,7 @@ TEST(Timing, MessagesTakeTimeAndFollowOneAnother) {
   };
   using enum ActionKind;
   EXPECT_EQ(at(0, {send_activation, 0, 0}), std::pair(2.0, 12.0));
-  EXPECT_EQ(at(0, {send_activation, 0, 1}), std::pair(4.0, 22.0));  // departs when the first has arrived
+  EXPECT_EQ(at(0, {send_activation, 0, 1}), std::pair(4.0, 22.0));  // departs when the first message has arrived
   EXPECT_EQ(at(1, {receive_activation, 0, 0}), std::pair(0.0, 12.0));
   EXPECT_EQ(at(1, {forward, 0, 0}), std::pair(12.0, 14.0));
   EXPECT_EQ(at(1, {backward_weight, 0, 0}), std::pair(17.0, 18.0));

@@ -13,18 +13,18 @@ namespace {
 enum PassKind { forward_pass, input_pass, weight_pass, num_pass_kinds };
 using PassSeconds = std::array<double, num_pass_kinds>;
 
-// A block's part of a pass.
+// One block's share of a pass.
 struct BlockPass {
   PassKind kind;
   int64_t micro_batch;
   double compute;
   int64_t bucket;
   bool uses_weights;
-  double gather;  // seconds to gather the weights that it uses; 0: they are whole
-  double reduce;  // seconds to reduce the gradient that it completes; 0: it completes none
+  double gather;  // seconds to gather the weights that it uses; 0: already whole
+  double reduce;  // seconds to reduce the gradient that it completes; 0: completes none
 };
 
-// The order in which a stage processes its blocks.
+// The passes of a stage's blocks, in the order of execution.
 class BlockPasses {
  public:
   explicit BlockPasses(const ShardedStage& stage) : stage_(stage) {
@@ -72,12 +72,11 @@ class BlockPasses {
     add_weight(stage_.embedding);
   }
 
-  // Whether no weights remain from the gathers of earlier micro-batches.
+  // Returns whether no earlier micro-batch has left the weights gathered.
   bool is_first_use(int64_t micro_batch) const { return micro_batch == 0 || stage_.frees_after_backward; }
 
-  // A bucket that is used twice in a row stays whole in between. In a stage without head this is the last layer,
-  // between a forward pass and the backward pass after it. In a stage without embedding it is the first layer, between
-  // a backward pass and the forward pass after it.
+  // A bucket stays gathered between two uses in a row. This is a stage's last layer between F and B if the stage has no
+  // head, and its first layer between B and the next F if the stage has no embedding.
   void keep_what_is_used_next() {
     int64_t latest = no_bucket;
     for (BlockPass& pass : list_) {
@@ -110,10 +109,10 @@ StageWaits wait_for_shares(const ShardedStage& stage) {
   }
 
   double now = 0, communicator_free = 0;
-  double gathered = 0;                     // when the weights of the next use are whole
+  double gathered = 0;                     // when the weights of the next use are gathered
   double reduced = 0, reduced_before = 0;  // when the last two gradients are reduced
-  size_t next_use = 0;                     // the first use without a gather so far
-  bool is_ahead = false;                   // whether a gather has been started whose weights are not in use yet
+  size_t next_use = 0;                     // the first use whose gather has not started
+  bool is_ahead = false;                   // whether a gather has started whose weights are not yet in use
   const auto gather_next = [&](size_t from, double at) {
     if (is_ahead) return;
     next_use = std::max(next_use, from);

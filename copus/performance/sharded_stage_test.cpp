@@ -15,8 +15,8 @@ ShardedStage some_stage(double gather, double reduce) {
 }
 
 TEST(ShardedStage, AReductionHidesBehindTheNextLayer) {
-  // A reduction of 30 s is 10 s longer than the next layer's backward pass, and delays the layer after that. The last
-  // two reductions overlap with the forward pass of the next micro-batch.
+  // A reduction of 30 s outlasts the next layer's backward pass by 10 s, and so delays the layer after that. The last
+  // two reductions overlap with the next micro-batch's F.
   const StageWaits waits = wait_for_shares(some_stage(0, 30));
   EXPECT_EQ(waits.forward, 0);
   EXPECT_EQ(waits.backward_input, 8 * 10);
@@ -28,9 +28,9 @@ TEST(ShardedStage, AReductionHidesBehindTheNextLayer) {
 }
 
 TEST(ShardedStage, AGatherHidesBehindTheLayerBefore) {
-  // In F a gather overlaps with 10 s of a layer, in B with 20 s, also across passes. The last layer stays whole from F
-  // to B, and the first from B to the next F; there the second layer's gather overlaps with a layer's backward pass.
-  // Nothing precedes the first gather of the step.
+  // A gather overlaps with 10 s of a layer in F and 20 s in B, also across passes. The last layer stays gathered from F
+  // to B, the first from B to the next F, where the second layer's gather overlaps with a layer's B. Nothing overlaps
+  // with the first gather of the step.
   const StageWaits waits = wait_for_shares(some_stage(12, 0));
   EXPECT_EQ(waits.forward, 8 * 2);
   EXPECT_EQ(waits.backward_input, 0);
@@ -39,9 +39,9 @@ TEST(ShardedStage, AGatherHidesBehindTheLayerBefore) {
 }
 
 TEST(ShardedStage, GathersAndReductionsTakeTurns) {
-  // In B the 20 s of a layer overlap with all but 4 s of a reduction and a gather, which occur together from the third
-  // layer on. The next F begins in the first layer, which is whole. That layer's reduction precedes the gather of the
-  // third layer, which is therefore 18 s late after the 10 s of the second.
+  // From the third layer of B on, a reduction and a gather together exceed a layer's 20 s by 4 s. The next F begins
+  // with the first layer, which is still gathered. Its reduction delays the third layer's gather, which ends 18 s after
+  // the 10 s of the second layer.
   const StageWaits waits = wait_for_shares(some_stage(12, 12));
   EXPECT_EQ(waits.backward_input, 8 * 4);
   EXPECT_EQ(waits.forward, (18 - 10) + 7 * 2);
@@ -54,11 +54,11 @@ TEST(ShardedStage, WeightsThatStayAreGatheredOnceAStep) {
   StageWaits waits = wait_for_shares(stage);
   EXPECT_EQ(waits.total(), 0);
   EXPECT_EQ(waits.first, 12 + 9 * 2);
-  stage.is_first = false;  // its first gather is done before its first input arrives
+  stage.is_first = false;  // its first gather ends before its first input arrives
   EXPECT_EQ(wait_for_shares(stage).first, 9 * 2);
 }
 
-// As in FSDP2: gathered weights are kept for the backward pass, and gathered again for the next micro-batch.
+// As in FSDP2, weights are kept from F to B and gathered again for the next micro-batch.
 TEST(ShardedStage, WeightsThatABackwardPassFreesAreGatheredForEveryMicroBatch) {
   ShardedStage stage = some_stage(3, 0);
   stage.overlaps = false;
@@ -79,8 +79,8 @@ TEST(ShardedStage, EmbeddingAndHeadAreUsedOnceEach) {
   stage.head = {.forward = 0, .backward_input = 5, .backward_weight = 5, .gather = 15, .reduce = 0};
   const StageWaits waits = wait_for_shares(stage);
   EXPECT_EQ(waits.forward, 10 - 1);          // the first layer's weights; their gather overlaps with the embedding
-  EXPECT_EQ(waits.backward_input, 15 - 10);  // the head's, overlapping with the last layer
-  EXPECT_EQ(waits.first, 5);                 // the embedding's, at the beginning
+  EXPECT_EQ(waits.backward_input, 15 - 10);  // the head's weights; their gather overlaps with the last layer
+  EXPECT_EQ(waits.first, 5);                 // the embedding's weights, at the start
 }
 
 TEST(ShardedStage, DeferredWeightGradientsReduceBehindOneAnother) {
@@ -99,14 +99,14 @@ TEST(ShardedStage, PassesOfOneKindFollowEachOtherInGpipe) {
   const StageWaits waits = wait_for_shares(stage);
   EXPECT_EQ(waits.forward, 10 * 2);
   EXPECT_EQ(waits.backward_input, 0);
-  EXPECT_EQ(waits.first, 12 - 2);  // the first gather; the layer of the first B is still whole from F
+  EXPECT_EQ(waits.first, 12 - 2);  // the first gather; the first layer of B is still gathered
 }
 
 TEST(ShardedStage, WithoutOverlapEveryByteIsWaitedFor) {
   ShardedStage stage = some_stage(3, 4);
   stage.overlaps = false;
   StageWaits waits = wait_for_shares(stage);
-  EXPECT_EQ(waits.forward, 9 * 3);  // the first layer is still whole from the previous backward pass
+  EXPECT_EQ(waits.forward, 9 * 3);  // the first layer is still gathered
   EXPECT_EQ(waits.backward_input, 9 * 3 + 10 * 4);
   EXPECT_EQ(waits.first, 3);
   EXPECT_EQ(waits.left, 0);

@@ -25,15 +25,15 @@ void for_kinds(const LayerKinds& kinds, const LayerRange& range, const Visit& vi
 
 }  // namespace
 
-// The costs of a configuration's stages, and of their blocks.
+// The costs of a configuration's stages and blocks.
 struct StepTimeModel::Stages {
   const BlockCosts& blocks;
   const std::vector<LayerRange>& ranges;
   std::vector<BlockCost> costs;       // by stage, for one micro-batch
   std::vector<StageSeconds> seconds;  // by stage, for one micro-batch, with messages
-  std::vector<StageWaits> waits;      // by stage, for sharded buckets; part of `seconds` unless ranks share devices
-  std::vector<Cost> busy;             // by pipeline rank, for every micro-batch of a step
-  std::vector<double> waiting;        // waits by pipeline rank, for every micro-batch of a step
+  std::vector<StageWaits> waits;      // by stage, for sharded buckets; in `seconds` unless ranks share devices
+  std::vector<Cost> busy;             // by pipeline rank, for a whole step
+  std::vector<double> waiting;        // waits by pipeline rank, for a whole step
 };
 
 StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
@@ -88,8 +88,8 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
   return all;
 }
 
-// Returns the seconds for which each stage waits for its buckets, whose gradients are sharded. Middle stages with
-// layers of the same kinds wait equally long.
+// Returns the seconds for which each stage waits for collectives of buckets with sharded gradients. Middle stages with
+// the same kinds of layers wait equally long, so they share one replay.
 std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t num_stages = strategy.num_stages();
@@ -166,7 +166,7 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
     parts.compute *= shared;
     pipeline -= (1 - shared) * busiest.compute;
   } else if (shared > 1) {
-    // Ranks that share a device take turns: while a rank waits in the pipeline, others use the device.
+    // If ranks share a device, others use it while one waits in the pipeline.
     std::vector<double> computing, communicating;
     for (const Cost& cost : busy) {
       computing.push_back(cost.compute);
@@ -179,8 +179,8 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
   parts.bubble = std::max(0.0, pipeline - parts.compute - parts.tensor_communication - waiting);
 }
 
-// Returns the seconds of the step outside of its passes: the rest of the bucket reductions, tied embeddings, gradients
-// that neighbouring ranks add once a step, and the agreement of all ranks.
+// Returns the seconds of a step outside its passes: exposed bucket reductions, tied embeddings, partial gradients that
+// neighbouring ranks sum once a step, and the agreement of all ranks.
 double StepTimeModel::data_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel;
@@ -189,7 +189,7 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
     seconds = strategy.cuts_gradients() ? shared_communication(configuration, costs)
                                         : bucket_communication(configuration, costs);
   }
-  // The two copies of a tied embedding are added before their data-parallel reduction, or their shares after it.
+  // Both copies of a tied embedding are summed: whole before their data-parallel reduction, or shares after it.
   if (model_.tie_word_embeddings && p > 1) {
     const Link tie = link_of(cluster_, RankSeries{0, strategy.world_size() / p * (p - 1), 2});
     const bool adds_shares = strategy.cuts_gradients() && configuration.num_microbatches() > 1;
@@ -206,8 +206,8 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
-// Returns the seconds in which neighbouring ranks add a layer's partial gradients. These are the gradients of norms,
-// for which each rank has seen only its own rows, and of key-value heads that several ranks hold.
+// Returns the seconds in which neighbouring ranks sum a layer's partial gradients: of norms, for which each rank has
+// seen only its own rows, and of key/value heads that several ranks hold.
 double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy, const LayerElements& layer) {
   double seconds = 0;
   for (const auto& [ranks, elements_of_layer] : layer.partial) {
@@ -225,8 +225,8 @@ const StepTimeModel::BucketCosts& StepTimeModel::bucket_costs(const ParallelStra
 
 StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& strategy) {
   const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel, sharers = sharing_ranks(strategy);
-  // If the optimizer state is sharded over a part of the data-parallel ranks, all gradients are still all-reduced over
-  // all of them.
+  // If only some data-parallel ranks share the optimizer state, gradients are still all-reduced over all data-parallel
+  // ranks.
   const bool scatters =
       sharers > 1 && sharers == strategy.zero_shards() && (system_.scatters_gradients || strategy.cuts_gradients());
   const int64_t reducers = scatters ? sharers : d, replicas = scatters ? strategy.zero_replicas : 1;
@@ -239,7 +239,7 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
   const bool fills_buckets = bucket_parameters > 0 && !strategy.cuts_gradients();
   const double filled = fills_buckets ? std::min(bucket_parameters, held_parameters(strategy, 0)) : 0;
   const auto cost = [&](double parameters) {
-    // A block takes its share of the time of everything that is sent with it.
+    // A block's part of the time of a bucket that contains several blocks.
     const double together = fills_buckets ? filled : parameters, share = parameters / together;
     const int64_t reduced = bytes_of(together, system_.reduced_bytes);
     BucketCosts::Bucket bucket;
@@ -261,8 +261,7 @@ StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& s
   return costs;
 }
 
-// Calls visit(bucket) for the buckets of a pipeline rank that have weights. A tied head on the same rank as its
-// embedding has none.
+// Calls visit(bucket) for a pipeline rank's buckets with weights. A tied head on its embedding's rank has no weights.
 template <class Visitor>
 void StepTimeModel::visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets,
                                   Visitor&& visit) {
@@ -277,31 +276,32 @@ void StepTimeModel::visit_buckets(const ParallelStrategy& strategy, int64_t rank
   if (rank == p - 1 && (!model_.tie_word_embeddings || p > 1)) visit(buckets.embedding);
 }
 
-// Whether backward passes defer the weight gradients.
+// Returns whether backward passes defer the weight gradients.
 bool StepTimeModel::defers_weight_gradients(const ParallelStrategy& strategy, int64_t rank) {
   return strategy.schedule == PipelineSchedule::zb_h1 && rank > 0;
 }
 
-// Whether communication overlaps with computation. On ranks that share devices it does not: the same processors move
-// bytes and compute.
+// Returns whether communication overlaps with computation. It does not if ranks share devices, because the same
+// processors move bytes and compute.
 bool StepTimeModel::overlaps_reduction(const ParallelStrategy& strategy) const {
   return system_.reduction_of(strategy).overlaps && cluster_.devices_per_node == 0;
 }
 
-// Whether the gradients of tied embeddings are added whole, and reduced when the backward pass has ended.
+// Returns whether the gradients of tied embeddings are summed whole, and reduced at the end of the backward pass.
 bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) const {
   return model_.tie_word_embeddings &&
          (!configuration.strategy.cuts_gradients() || configuration.num_microbatches() == 1);
 }
 
-// Returns the seconds of bucket reductions that do not overlap with computation. Each layer's gradients, the
-// embedding's and the head's are one bucket. A bucket's reduction begins when the last backward pass has completed it
-// and the previous bucket is done. Reductions that remain when the backward pass of the first pipeline rank ends are
-// exposed. Pipeline rank r ends its backward pass earlier, by the time that the ranks before it still need for the last
-// micro-batch. Tied embeddings come last.
+// Returns the exposed seconds of bucket reductions. Buckets are the gradients of each layer, of the embedding and of
+// the head. A bucket's reduction starts when the last backward pass has completed the bucket and the previous reduction
+// has ended. Reductions are exposed from the end of the first pipeline rank's backward pass on. Pipeline rank r ends
+// its backward pass earlier, by the time that the ranks before it still need for the last micro-batch. Tied embeddings
+// come last.
 //
-// With ZeRO-1 the host waits for a shard when the next bucket is complete, and then starts to add the shard to the
-// shards of other copies. If nothing overlaps, all sums over copies come last. Then ZeRO-1 and 2 gather the weights.
+// With ZeRO-1 and several copies of the state, the host waits for a bucket's share when the next bucket is complete,
+// and then starts to sum the share over the copies. Without overlap, all sums over copies come at the end. Finally
+// ZeRO-1 and 2 gather the weights.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -309,7 +309,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   const bool adds_copies = overlaps_reduction(strategy) && strategy.zero_replicas > 1;
   double exposed = 0, ended_earlier = 0;
   for (int64_t rank = 0; rank < p; ++rank) {
-    // If the schedule defers weight gradients, buckets are complete only at its end.
+    // With deferred weight gradients, buckets are complete only at the end of the schedule.
     const bool is_deferred = defers_weight_gradients(strategy, rank);
     const bool overlaps = overlaps_reduction(strategy) && !is_deferred;
     double computed = 0, now = 0;  // without and with waits for shares
@@ -324,7 +324,7 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
       const double reduced_before = reduced;
       reduced = std::max(reduced, now) + bucket.reduce;
       if (!adds_copies) return;
-      // Waits for the previous bucket's share, and adds it to the copies.
+      // Waits for the previous bucket's share, and sums it over the copies.
       if (overlaps) now = std::max(now, reduced_before);
       added = std::max({added, now, reduced_before}) + unadded;
       unadded = bucket.reduce_replicas;
@@ -359,11 +359,10 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   return exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the exposed seconds of the collectives after all gradients are reduced: the sums of shards over copies, if
-// they have not been counted, and the gathers of updated weights. With ZeRO-2 and 3 this ignores that some of the sums
-// overlap with the last backward pass.
+// Returns the exposed seconds of collectives after the reductions: sums of shares over copies, unless counted before,
+// and gathers of updated weights. With ZeRO-2 and 3 this ignores that some sums overlap with the last backward pass.
 double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets) {
-  const bool added_before = overlaps_reduction(strategy) && !strategy.cuts_gradients();  // bucket_communication
+  const bool added_before = overlaps_reduction(strategy) && !strategy.cuts_gradients();  // in bucket_communication
   double adding = 0, gathering = 0;
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
     double added = 0, gathered = 0;
@@ -379,12 +378,12 @@ double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages
   return adding + (overlaps ? exposed_gathers(strategy, costs, buckets) : gathering);
 }
 
-// Returns the delay of the first micro-batch's forward pass through all stages because buckets wait for gathered
-// weights. All gathers start with the step, on every rank in the order of use; the head is used last.
+// Returns the delay of the first micro-batch's forward pass, over all stages, by waits for gathered weights. All ranks
+// start their gathers with the step, in the order of use; the head comes last.
 double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const Stages& costs,
                                       const BucketCosts& buckets) {
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
-  std::vector<double> gathered(p, 0);  // by pipeline rank: when the bucket of its latest use was gathered
+  std::vector<double> gathered(p, 0);  // by pipeline rank: when its latest bucket was gathered
   double now = 0, without_waits = 0;
   const auto pass = [&](double seconds) {
     now += seconds;
@@ -409,9 +408,8 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
   return now - without_waits;
 }
 
-// Returns the seconds of gathers and reductions, without the waits that every micro-batch has. They are the additional
-// wait of the first micro-batch, and the reductions that remain when the backward pass of the first pipeline rank ends,
-// as above.
+// Returns the exposed seconds of gathers and reductions that are not part of every micro-batch's passes. These are the
+// first micro-batch's additional waits, and the reductions after the first pipeline rank's backward pass has ended.
 double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const BucketCosts& buckets = bucket_costs(strategy);
@@ -428,8 +426,7 @@ double StepTimeModel::shared_communication(const Configuration& configuration, c
   return first + exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the seconds of the optimizer. If a virtual clock charges operations, it does not charge the optimizer's, only
-// its messages.
+// Returns the seconds of the optimizer. A virtual clock that charges operations charges only the optimizer's messages.
 double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
   const MatrixUpdateSeconds matrices = matrix_update(strategy);
   if (cluster_.flops_per_second > 0) return matrices.messages;
@@ -443,7 +440,7 @@ double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
   return ranks_per_device(strategy) * (slowest + matrices.total());
 }
 
-// Returns the seconds of the update's work on whole matrices, on the pipeline rank that takes longest.
+// Returns the seconds of work on whole matrices on the slowest pipeline rank.
 MatrixUpdateSeconds StepTimeModel::matrix_update(const ParallelStrategy& strategy) {
   if (system_.whole_matrices.newton_schulz_steps == 0) return {};
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -473,12 +470,12 @@ double StepTimeModel::held_parameters(const ParallelStrategy& strategy, int64_t 
   return held;
 }
 
-// Returns the seconds in which the ranks agree on the step's loss and norms, and on the latest time.
+// Returns the seconds in which all ranks agree on the step's loss and norms, and then on the latest time.
 double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
   if (system_.agreement_bytes == 0) return 0;
   const int64_t ranks = strategy.world_size();
   const Link link = link_of(cluster_, RankSeries{0, 1, ranks});
-  // Work on whole matrices needs the gradient's norm before the ranks agree on the step.
+  // Work on whole matrices precedes the agreement and needs the gradient's norm, which is then summed separately.
   const double norm = system_.whole_matrices.newton_schulz_steps == 0
                           ? 0
                           : small_all_reduce_seconds(link, ranks, ExactSum::num_words * sizeof(int64_t));
@@ -500,8 +497,7 @@ int64_t StepTimeModel::sharing_ranks(const ParallelStrategy& strategy) const {
                                        : strategy.zero_shards();
 }
 
-// Returns the ratio of ranks to devices on a node. If it is below 1, each rank has the same number of devices, which
-// act as the rank's threads.
+// Returns ranks per device. Below 1 each rank has several devices (CPU cores), which run its threads.
 double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   if (cluster_.devices_per_node == 0) return 1;
   const int64_t ranks = std::min(cluster_.ranks_per_node, strategy.world_size());
@@ -509,16 +505,16 @@ double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   return as_double(ranks) / as_double(cluster_.devices_per_node);
 }
 
-// Returns the factor by which the communication of groups of `count` neighbouring ranks slows down because ranks take
-// turns. Within a node it is the number of ranks per device, since the device that computes for these ranks also moves
-// their bytes. Across nodes it is 1, since the network moves the bytes.
+// Returns the factor by which communication in groups of `count` neighbouring ranks slows down because ranks take
+// turns. Within a node it is the number of ranks per device, which also moves their bytes. Across nodes it is 1,
+// because the network moves the bytes.
 double StepTimeModel::turns(const ParallelStrategy& strategy, int64_t count) const {
   const bool one_node = strategy.world_size() <= cluster_.ranks_per_node || cluster_.ranks_per_node % count == 0;
   return one_node ? std::max(1.0, ranks_per_device(strategy)) : 1;
 }
 
-// Returns the seconds that the devices of the busiest node need for the computation of its ranks. `busy` gives the
-// seconds of each pipeline rank.
+// Returns the seconds that the busiest node's devices need for its ranks' computation. `busy`: seconds by pipeline
+// rank.
 double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, node = cluster_.ranks_per_node;
   double most = 0;
@@ -534,12 +530,12 @@ double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vec
   return most;
 }
 
-// Returns the slowest link of groups of `count` ranks that are `stride` apart. Such groups tile the world: `stride` of
-// them begin at consecutive ranks, and the next ones where these end.
+// Returns the slowest link of any group of `count` ranks that are `stride` apart. Such groups tile the world: `stride`
+// groups begin at consecutive ranks, and the next `stride` groups begin where these end.
 Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, int64_t count) const {
   const int64_t tile = stride * count;
   Link slowest = link_of(cluster_, RankSeries{0, stride, count});
-  // A tile's position on its nodes repeats after at most as many tiles as a node has ranks.
+  // A tile's position relative to node boundaries repeats after at most ranks_per_node tiles.
   for (int64_t i = 0; i < std::min(strategy.world_size() / tile, cluster_.ranks_per_node); ++i) {
     for (const int64_t first : {i * tile, i * tile + stride - 1}) {
       const Link link = link_of(cluster_, RankSeries{first, stride, count});
@@ -549,7 +545,7 @@ Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, 
   return slowest;
 }
 
-// Returns the link from a stage to the next; after the last pipeline rank comes the first.
+// Returns the link from a stage to the next; the last pipeline rank's next stage is on the first.
 Link StepTimeModel::stage_link(const ParallelStrategy& strategy, int64_t stage) const {
   const int64_t block = strategy.tensor_parallel * strategy.data_parallel, p = strategy.pipeline_parallel;
   const int64_t from = stage % p * block, to = (stage + 1) % p * block;

@@ -1,4 +1,4 @@
-// The time that a step of a configuration takes on a cluster, by part.
+// The predicted time of a configuration's step on a cluster, by part.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@
 
 namespace copus {
 
-// The parts of a step's seconds, which add up to the whole.
+// The parts of a step's seconds; their sum is the whole.
 struct StepTimeParts {
-  double compute = 0;               // of the busiest pipeline rank: its F, B and W without communication
-  double tensor_communication = 0;  // that rank's tensor-parallel collectives that do not overlap with computation
+  double compute = 0;               // F, B and W of the busiest pipeline rank, without communication
+  double tensor_communication = 0;  // that rank's exposed tensor-parallel collectives
   double bubble = 0;                // the pipeline's idle time, including messages between stages
   double data_communication = 0;    // reductions of gradients and gathers of weights that do not overlap with
                                     // computation: within passes (of that rank, with ZeRO-2 and 3) and outside of them
@@ -34,7 +34,7 @@ struct StepTimeParts {
   bool operator==(const StepTimeParts&) const = default;
 };
 
-// Calls visit(name, seconds) for every part, with its name in JSON files.
+// Calls visit(name, seconds) for every part; names are those in JSON files.
 template <class Parts, class Visitor>
 void visit_parts(Parts& parts, Visitor&& visit) {
   visit("compute", parts.compute);
@@ -44,14 +44,14 @@ void visit_parts(Parts& parts, Visitor&& visit) {
   visit("optimizer", parts.optimizer);
 }
 
-// Predicts step times. It caches what configurations have in common, so large tables are fast. Not thread-safe.
+// Predicts step times. Caches what configurations share, so that large tables take little time. Not thread-safe.
 class StepTimeModel {
  public:
-  // Requires a cluster whose speed is known (is_speed_known).
+  // The cluster's speed must be known (is_speed_known).
   StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                 const TrainingSystem& system);
 
-  // Predicts a configuration that infeasible_reason allows.
+  // `configuration` must be one that infeasible_reason allows.
   StepTimeParts predict(const Configuration& configuration);
 
  private:
@@ -61,11 +61,11 @@ class StepTimeModel {
     struct Bucket {
       double reduce = 0;
       double gather = 0;           // of its weights
-      double reduce_replicas = 0;  // of a share of its gradient, among the ranks with the same share
+      double reduce_replicas = 0;  // of a share of its gradient, over the ranks with the same share
     };
-    std::vector<Bucket> layers = {};       // by kind
-    Bucket embedding = {};                 // a head is as large as the embedding
-    std::vector<double> add_partial = {};  // of a kind of layer, among tensor-parallel neighbours
+    std::vector<Bucket> layers = {};       // by kind of layer
+    Bucket embedding = {};                 // also for the head, which has as many elements
+    std::vector<double> add_partial = {};  // partial gradients, over tensor-parallel neighbours; by kind of layer
   };
   const BlockCosts& blocks(const Configuration& configuration);
   const std::vector<LayerRange>& stages(int64_t num_stages);
@@ -111,11 +111,11 @@ class StepTimeModel {
   MemoryModel memory_;
 };
 
-// Returns tokens per second and rank: B_g * sequence_length / (seconds * world size).
+// Returns tokens per second and rank: global batch * sequence_length / (seconds * world size).
 double tokens_per_second_per_rank(const Configuration& configuration, int64_t sequence_length, double step_seconds);
 
 // Returns the model FLOPs utilization: training_flops_per_token x tokens per second and rank / peak (dense; PaLM,
-// Chowdhery et al. 2022, appendix B). NaN if the peak is unknown.
+// Chowdhery et al. 2022, appendix B). NaN if the device's peak is unknown.
 double model_flops_utilization(const ModelDescription& model, int64_t sequence_length,
                                double tokens_per_second_per_rank, double peak_flops_per_second);
 

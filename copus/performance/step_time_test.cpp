@@ -48,7 +48,7 @@ Configuration with(ParallelStrategy strategy, int64_t global_batch = 16, int64_t
   return {.strategy = strategy, .global_batch = global_batch, .micro_batch = micro_batch};
 }
 
-// Copus without the ranks' agreement once a step, which would be part of every number.
+// Copus without the agreement of ranks, which would add to every number.
 TrainingSystem silent_system() {
   TrainingSystem system = copus_in_fp32();
   system.agreement_bytes = 0;
@@ -59,7 +59,7 @@ StepTimeParts predict(const ClusterDescription& cluster, const Configuration& co
   return StepTimeModel(small_model(), sequence_length, cluster, silent_system()).predict(configuration);
 }
 
-// Returns the seconds of one sequence on the clock that charges operations.
+// Returns the seconds of one sequence on the virtual clock that charges operations.
 double sequence_seconds() {
   return static_cast<double>(sequence_length) * training_flops_per_token(small_model(), sequence_length) / 1e12;
 }
@@ -86,7 +86,7 @@ TEST(StepTime, OneRankHasNoCommunication) {
 }
 
 TEST(StepTime, TensorParallelCollectivesAreThoseOfTheLayers) {
-  // The loss processes a rank's logits in one piece of 64 rows. The two ranks share one node.
+  // The loss processes a rank's logits in one piece of 64 rows. Both ranks are on one node.
   const ClusterDescription cluster = counting_cluster();
   const int64_t stream = sequence_length * 128 * 4, statistics = sequence_length * 2 * 3 * 8;
   const Link& link = cluster.within_node;
@@ -97,16 +97,15 @@ TEST(StepTime, TensorParallelCollectivesAreThoseOfTheLayers) {
 
   const double cut = predict(cluster, with({.tensor_parallel = 2, .sequence_parallel = true})).tensor_communication;
   const double gather = all_gather_seconds(link, 2, stream), scatter = reduce_scatter_seconds(link, 2, stream);
-  // Each layer gathers 2 + 4 times and scatters 2 + 2 times, forward and backward. The embedding and the head gather
-  // and scatter once each.
+  // Forward and backward, each layer has 2 + 4 gathers and 2 + 2 scatters. Embedding and head have one of each.
   EXPECT_NEAR(cut, 16 * ((8 * 6 + 2) * gather + (8 * 4 + 2) * scatter + sum), 1e-12);
-  // A full recompute scatters once more. The backward pass need not gather again what the recompute has gathered.
+  // A full recompute scatters once more, and the backward pass need not gather what the recompute has gathered.
   const ParallelStrategy again{.tensor_parallel = 2, .sequence_parallel = true, .recompute = Recompute::full};
   EXPECT_NEAR(predict(cluster, with(again)).tensor_communication,
               16 * ((8 * 6 + 2) * gather + (8 * 5 + 2) * scatter + sum), 1e-12);
 }
 
-// Norms over projections sum two fp32 statistics of each row, in the forward pass, in the backward pass, and again if
+// Norms over projections sum two fp32 statistics per row in the forward pass, in the backward pass, and again if
 // attention is recomputed. With norms of outputs a full recompute also reduces the feed-forward's result.
 TEST(StepTime, NormsOfProjectionsAndOutputsCommunicate) {
   const Link& link = counting_cluster().within_node;
@@ -134,9 +133,8 @@ TEST(StepTime, NormsOfProjectionsAndOutputsCommunicate) {
   }
 }
 
-// On a device, the gathers of two inputs overlap with the products for the gradients of these inputs, and the
-// reductions of these gradients overlap with the weight gradients, unless the weight gradients are deferred to another
-// pass.
+// On a device, gathers of two inputs overlap with the gradients of these inputs, and the reductions of those gradients
+// overlap with the weight gradients, unless weight gradients are deferred.
 TEST(StepTime, BackwardPassesHideCollectivesBesideTheirProducts) {
   const auto communication = [](const ParallelStrategy& strategy, bool overlaps, int64_t devices_per_node = 0) {
     ClusterDescription cluster = gpu_cluster();
@@ -149,7 +147,7 @@ TEST(StepTime, BackwardPassesHideCollectivesBesideTheirProducts) {
                            .recompute = strategy.recompute,
                            .defers_weights = strategy.schedule == PipelineSchedule::zb_h1};
     ClusterDescription slow = cluster;
-    slow.device.matmul_flops_per_second = 1;  // so that every collective overlaps with something
+    slow.device.matmul_flops_per_second = 1;  // every collective then overlaps with computation
     return cost_blocks(small_model(), sequence_length, slow, system, shape).layers.front().backward().communication;
   };
   const Link& link = gpu_cluster().within_node;
@@ -164,7 +162,7 @@ TEST(StepTime, BackwardPassesHideCollectivesBesideTheirProducts) {
   EXPECT_NEAR(communication(later, true), 2 * gather + 2 * scatter, 1e-12);
   EXPECT_NEAR(communication({.tensor_parallel = 2}, true), 0, 1e-12);
   EXPECT_GT(communication({.tensor_parallel = 2}, false), 0);
-  // A recompute has its own communication: gathers of two inputs, and one reduction.
+  // A recompute adds gathers of two inputs and one reduction.
   ParallelStrategy again = cut;
   again.recompute = Recompute::full;
   EXPECT_NEAR(communication(again, true), 4 * gather + scatter, 1e-12);
@@ -201,13 +199,12 @@ TEST(StepTime, GradientsAreReducedBesideTheLastBackwardPass) {
   const int64_t head_bytes = int64_t{4} * 1000 * 128;
   const auto exposed = [&] { return predict(cluster, with({.data_parallel = 4})).data_communication; };
 
-  // With a very fast network only the reductions of the last layer and of the embedding remain.
+  // With a very fast network only the reductions of the last layer and the embedding are exposed.
   cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e12};
   const Link& link = cluster.within_node;
   EXPECT_NEAR(exposed(), all_reduce_seconds(link, 4, layer_bytes) + all_reduce_seconds(link, 4, head_bytes), 1e-12);
 
-  // With a network so slow that only it matters, it is busy from the head's bucket on, and the layers' backward passes
-  // overlap with it.
+  // A very slow network is busy from the head's bucket on, and hides the layers' backward passes.
   cluster.within_node.bytes_per_second = 1e6;
   const double all = 8 * all_reduce_seconds(link, 4, layer_bytes) + 2 * all_reduce_seconds(link, 4, head_bytes);
   EXPECT_NEAR(exposed(), all - 8 * 2 * layer_seconds() / 3, 1e-9);
@@ -230,7 +227,7 @@ TEST(StepTime, RanksThatShareDevicesTakeTurns) {
   cluster.devices_per_node = 2;
   const StepTimeParts sharing = predict(cluster, configuration);
   EXPECT_NEAR(sharing.compute, 2 * alone.compute, 1e-9);
-  // More than twice, since nothing overlaps any more.
+  // More than twice as long, since nothing overlaps any more.
   EXPECT_GT(sharing.data_communication, 2 * alone.data_communication);
   cluster.devices_per_node = 8;
   EXPECT_NEAR(predict(cluster, configuration).compute, alone.compute / 2, 1e-9);
@@ -247,7 +244,7 @@ TEST(StepTime, BytesBetweenNodesWaitForNoDevice) {
     bytes += 4 * static_cast<double>(parameter.num_elements());
   }
   const auto reduction = [&](ParallelStrategy strategy) { return predict(cluster, with(strategy)).data_communication; };
-  // A ring of n moves 2 (n - 1) / n of the bytes. The two ranks of a node do so in turn, on the device that they share.
+  // A ring of n moves 2 (n - 1) / n of the bytes. The two ranks of a node take turns on their common device.
   EXPECT_NEAR(reduction({.data_parallel = 2}), 2 * bytes / 1e6, 1e-3 * bytes / 1e6);
   EXPECT_NEAR(reduction({.data_parallel = 4}), 1.5 * bytes / 1e6, 1e-3 * bytes / 1e6);
 }
@@ -258,8 +255,8 @@ TEST(StepTime, ZeroOneScattersAndGathersInstead) {
   const auto predicted = [&](int64_t zero_stage) {
     return predict(cluster, with({.data_parallel = 4, .zero_stage = zero_stage})).data_communication;
   };
-  // Weights in fp32 have as many bytes as their gradients, so a scatter and a gather together cost an all-reduce. A
-  // part of it overlaps with the next forward pass.
+  // Weights have as many bytes as fp32 gradients, so a scatter and a gather cost an all-reduce. Some of it overlaps
+  // with the next forward pass.
   EXPECT_NEAR(predicted(1), predicted(0) - 8 * layer_seconds() / 3, 1e-9);
 }
 
@@ -278,10 +275,10 @@ TEST(StepTime, ZeroOneGathersBesideTheNextForwardPass) {
     const double all = is_pipeline ? 4 * layer + table : 8 * layer + 2 * table;
     return std::pair((seconds(true) - seconds(false) + all) / layer, table / layer);
   };
-  // With a fast network only the first uses wait: the embedding, whose pass takes no time, and a layer.
+  // With a fast network only the first uses wait: the embedding, which takes no time itself, and one layer.
   const auto [one_rank, tables] = exposed({.data_parallel = 2, .zero_stage = 1});
   EXPECT_NEAR(one_rank, tables + 1, 1e-6);
-  // A second stage has gathered its weights when its first activations arrive.
+  // A second stage has its weights before its first activations arrive.
   EXPECT_NEAR(exposed({.data_parallel = 2, .pipeline_parallel = 2, .zero_stage = 1}).first, tables + 1, 1e-6);
   EXPECT_NEAR(exposed({.data_parallel = 2, .zero_stage = 2}).first, tables + 1, 1e-6);
   // If ranks share devices nothing overlaps.
@@ -289,7 +286,7 @@ TEST(StepTime, ZeroOneGathersBesideTheNextForwardPass) {
   EXPECT_NEAR(exposed({.data_parallel = 2, .zero_stage = 1}).first, 8 + 2 * tables, 1e-6);
 }
 
-// The seconds of data-parallel communication on four ranks of a slow node, for a program without overlap.
+// Returns the seconds of data-parallel communication on four ranks of a slow node, without overlap.
 double unhidden_communication(const TrainingSystem& system, int64_t zero_stage) {
   ClusterDescription cluster = gpu_cluster();
   cluster.within_node = {.latency_seconds = 1e-3, .bytes_per_second = 1e9};
@@ -304,7 +301,7 @@ TEST(StepTime, BlocksThatAreSentTogetherShareTheLatency) {
   system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
   const double parameters = 8 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128) + 2 * 1000 * 128 + 128;
   const auto in_collectives = [&](double number) { return number * 6 * (1e-3 + 4 * parameters / number / 4 / 1e9); };
-  // Ten separate buckets.
+  // Ten buckets, each with its own latencies.
   EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(10), 1e-5);
   system.reduction_without_zero.bucket_parameters = 1e12;
   EXPECT_NEAR(unhidden_communication(system, 0), in_collectives(1), 1e-5);
@@ -323,21 +320,21 @@ TEST(StepTime, ZeroOneMayReduceEverythingEverywhere) {
   EXPECT_NEAR(scattered, reduced, 1e-9);
   system.scatters_gradients = false;
   EXPECT_NEAR(unhidden_communication(system, 1), 1.5 * reduced, 1e-9);
-  // Eight layers are copied into place for each of four ranks.
+  // Eight layers are copied into place, from each of four ranks.
   system.gather_launches = 5;
   EXPECT_NEAR(unhidden_communication(system, 1), 1.5 * reduced + 8 * 4 * 5 * 1e-5, 1e-9);
   EXPECT_NEAR(unhidden_communication(system, 0), reduced, 1e-12);
 }
 
-// Nothing overlaps if ranks have cores instead of their own devices.
+// Nothing overlaps if ranks share the cores of a machine.
 ClusterDescription cluster_of_cores() {
   ClusterDescription cluster = counting_cluster();
   cluster.devices_per_node = 4;
   return cluster;
 }
 
-// Seconds of collectives over n ranks of a node, for the bucket of a layer and that of the embedding or head. Weights
-// have as many bytes as gradients.
+// Seconds of collectives over n ranks of a node, for a layer's bucket and for the embedding's or head's (table).
+// Weights have as many bytes as gradients.
 struct BucketCollectives {
   explicit BucketCollectives(int64_t n) {
     const Link link = cluster_of_cores().within_node;
@@ -348,7 +345,7 @@ struct BucketCollectives {
     table_sum = all_reduce_seconds(link, n, int64_t{4} * 1000 * 128);
   }
   double all() const { return 8 * layer + 2 * table; }
-  double layer, table;          // a reduce-scatter, or an all-gather
+  double layer, table;          // a reduce-scatter or an all-gather
   double layer_sum, table_sum;  // an all-reduce
 };
 
@@ -360,7 +357,7 @@ TEST(StepTime, EveryMicroBatchReducesAndGathersWhatIsSharedOut) {
   const BucketCollectives of(4);
   EXPECT_NEAR(predicted(1, true), of.all() + of.all(), 1e-12);
   EXPECT_NEAR(predicted(2, true), 3 * of.all() + of.all(), 1e-12);
-  // F uses the embedding and the layers, B the layers and the head. Nothing is gathered after the update.
+  // F uses the embedding and the layers, B the layers and the head. The update gathers nothing.
   const double gathers = 2 * 8 * of.layer + 2 * of.table;
   EXPECT_NEAR(predicted(3, true), 3 * (of.all() + gathers), 1e-12);
   EXPECT_NEAR(predicted(3, false), 3 * of.all() + of.all(), 1e-12);
@@ -374,7 +371,7 @@ TEST(StepTime, RanksThatShareDevicesReduceInTurn) {
   const StepTimeParts sharing = predict(cluster, configuration);
   EXPECT_NEAR(sharing.data_communication, 2 * alone.data_communication, 1e-12);
   EXPECT_NEAR(sharing.total(), 2 * alone.total(), 1e-12);
-  // Bytes that are moved in turn fill no bubble.
+  // Ranks that take turns in moving bytes fill no bubble.
   cluster.devices_per_node = 3;
   const auto bubble = [&](int64_t zero_stage) {
     return predict(cluster, with({.data_parallel = 2, .pipeline_parallel = 2, .zero_stage = zero_stage}, 4)).bubble;
@@ -403,8 +400,8 @@ TEST(StepTime, AFastNetworkLeavesWhatComesFirstAndLast) {
   cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e13};
   const double layer_bytes = 4 * (4 * 128 * 128 + 3 * 256 * 128 + 2 * 128), table_bytes = 4 * 1000 * 128;
   const double tail = (layer_bytes + table_bytes) * 3 / 4 / 1e13;
-  // The embedding's forward pass takes no time here. A micro-batch therefore begins with the gathers of two buckets and
-  // the reductions of two others; only the embedding's gather overlaps with the previous pass.
+  // The embedding's F takes no time here, so a micro-batch begins with the gathers of two buckets and the reductions of
+  // two others. Only the embedding's gather overlaps with the previous pass.
   const double table = table_bytes * 3 / 4 / 1e13, layer = layer_bytes * 3 / 4 / 1e13;
   const auto predicted = [&](int64_t zero_stage) {
     return predict(cluster, with({.data_parallel = 4, .zero_stage = zero_stage})).data_communication;
@@ -426,7 +423,7 @@ TEST(StepTime, ThePipelineSeesWhatItsPassesWaitFor) {
     stages.push_back({third + layers * of.layer, third + 2 * layers * of.layer + of.table, third, send});
     most_waiting = std::max(most_waiting, 8 * ((3 * layers - 1) * of.layer + 2 * of.table));
   }
-  // The first stage's last layer stays whole from F to B, the last stage's first layer from B to the next F.
+  // The first stage's last layer stays gathered from F to B, the last stage's first layer from B to the next F.
   stages.front().forward += of.table;
   stages.front().backward_input -= of.layer;
   stages.back().forward -= of.layer;
@@ -462,11 +459,11 @@ TEST(StepTime, WithZeroOneCopiesAddTheirSharesBesideTheBackwardPass) {
     return all_reduce_seconds(cluster.between_nodes, 2, 4 * elements / 2);
   };
   const int64_t layer = 4 * 128 * 128 + 3 * 256 * 128 + 2 * 128, table = 1000 * 128;
-  // With a fast network only the sums that start with the last layer remain, and the embedding's, which starts at the
-  // same time.
+  // With a fast network the exposed sums are those that start with the last layer, and the embedding's, which starts at
+  // the same time.
   cluster.between_nodes = {.latency_seconds = 0, .bytes_per_second = 1e12};
   EXPECT_NEAR(exposed(), 2 * sum_of_halves(layer) + sum_of_halves(table), 1e-11);
-  // A slow network is busy from the moment when the layer after the head is complete.
+  // A slow network is busy from the completion of the first layer after the head on.
   cluster.between_nodes.bytes_per_second = 1e6;
   const double all = 8 * sum_of_halves(layer) + 2 * sum_of_halves(table);
   EXPECT_NEAR(exposed(), all - 7 * 2 * layer_seconds() / 3, 1e-9);
@@ -481,8 +478,8 @@ TEST(StepTime, SharesStayOnANodeWhereCopiesDo) {
     return predict(cluster, with(strategy, 64)).total();
   };
   EXPECT_LT(predicted(2), predicted(1) / 5);
-  // Groups of three ranks never fit on nodes of four. All buckets, 6.3 MB, are gathered about twice and reduced once in
-  // each of two micro-batches; two thirds of the bytes cross the network. The sums over copies take less.
+  // Groups of three ranks always span nodes of four. In each of two micro-batches all buckets, 6.3 MB, are gathered
+  // about twice and reduced once; two thirds of the bytes cross the network. Sums over copies take less.
   ClusterDescription of_four = cluster_of_cores();
   of_four.between_nodes = {.latency_seconds = 0, .bytes_per_second = 1e6};
   const ParallelStrategy threes{.data_parallel = 12, .zero_stage = 3, .zero_replicas = 4};
@@ -502,7 +499,7 @@ TEST(StepTime, SharedGradientsOfNeighboursAreAddedInEveryMicroBatch) {
   EXPECT_NEAR(one, predicted(1, 2), 1e-12);
   const BucketCollectives of(2);
   EXPECT_GT(three - one, 2 * norms);
-  // The rest is the reduction of all buckets; a rank holds a quarter of each, except for the norms.
+  // The remaining time reduces all buckets; a rank holds a quarter of each, but whole norms.
   const Link link = counting_cluster().within_node;
   const int64_t layer_bytes = int64_t{4} * (128 * 128 + 3 * 256 * 32 + 2 * 128), table_bytes = int64_t{4} * 250 * 128;
   const double reductions =
@@ -523,7 +520,7 @@ TEST(StepTime, TiedEmbeddingsAreReducedTogetherWithOneMicroBatchAlone) {
   const ParallelStrategy data{.data_parallel = 4, .zero_stage = 2};
   EXPECT_NEAR(predicted(data, 4), 8 * of.layer + of.table + gathers, 1e-12);
   EXPECT_NEAR(predicted(data, 12), 3 * of.all() + gathers, 1e-12);
-  // ZeRO-3 gathers it for F and for B, or once.
+  // ZeRO-3 gathers weights for both F and B, or once.
   ParallelStrategy three{.data_parallel = 4, .zero_stage = 3};
   EXPECT_NEAR(predicted(three, 12), 3 * (of.all() + 16 * of.layer + 2 * of.table), 1e-12);
   three.reshard_after_forward = false;
@@ -567,7 +564,7 @@ TEST(StepTime, GradientsOfReplicatedKeysAndValuesAreAdded) {
         .data_communication;
   };
   const Link& link = counting_cluster().within_node;
-  // In each of 8 layers, two ranks add the gradients of one key and one value head, and four ranks those of two norms.
+  // In each of 8 layers, two ranks sum the gradients of a key and a value head, and four ranks those of two norms.
   const double keys_and_values = 8 * all_reduce_seconds(link, 2, int64_t{4} * 2 * 16 * 128);
   const double norms = 8 * all_reduce_seconds(link, 4, int64_t{4} * 2 * 128);
   EXPECT_NEAR(predicted(false), keys_and_values, 1e-12);
@@ -585,11 +582,11 @@ TEST(StepTime, SmallKernelsWaitForTheirLaunch) {
 }
 
 TEST(StepTime, MatmulsTakeTheirOperationsAndTheRestItsTraffic) {
-  // Without memory traffic the seconds are those of every product's operations and of attention's causal halves, whose
-  // backward pass has five products instead of two.
+  // Without memory traffic the time is that of all products and of attention's causal half, whose backward pass has
+  // five products and whose forward pass has two.
   ClusterDescription cluster = gpu_cluster();
   cluster.device.memory_bytes_per_second = 0;
-  const double attention = 8 * 12.0 * 128 * sequence_length * sequence_length / 1e12;  // full scores, not causal halves
+  const double attention = 8 * 12.0 * 128 * sequence_length * sequence_length / 1e12;  // not only the causal half
   const double products = sequence_seconds() - attention;
   EXPECT_NEAR(predict(cluster, with({})).compute, 16 * (products + attention / 2 * (2 + 5) / 6), 1e-12);
   cluster.device.matmul_by_depth = {{{1, 0.5}}};
@@ -612,7 +609,7 @@ TEST(StepTime, MoreBandwidthIsNeverSlower) {
 TEST(StepTime, GroupsThatCrossNodesPayTheNetwork) {
   const auto tensor = [](int64_t t) { return predict(counting_cluster(), with({.tensor_parallel = t})); };
   EXPECT_GT(tensor(8).tensor_communication, 5 * tensor(4).tensor_communication);
-  // Data-parallel ranks are t apart: with t = 4 the two ranks are on different nodes.
+  // Data-parallel ranks are t apart: with t = 4 they are on different nodes.
   const auto data = [](int64_t t) {
     return predict(counting_cluster(), with({.data_parallel = 2, .tensor_parallel = t})).data_communication *
            static_cast<double>(t);
@@ -635,10 +632,10 @@ TEST(StepTime, SharedDevicesDoTheWorkOfAllRanks) {
   cluster.within_node = {.latency_seconds = 0, .bytes_per_second = 1e18};
   const double work = predict(cluster, with({})).total();
   cluster.devices_per_node = 2;
-  // Eight ranks on two devices take half of one device's time; other ranks fill a pipeline's bubble.
+  // Eight ranks on two devices take half of one device's time; while some wait in the pipeline, others compute.
   EXPECT_NEAR(predict(cluster, with({.data_parallel = 8})).total(), work / 2, work * 1e-6);
   EXPECT_NEAR(predict(cluster, with({.data_parallel = 2, .pipeline_parallel = 4})).total(), work / 2, work * 0.05);
-  // Two ranks have one device each.
+  // Each of two ranks has its own device.
   EXPECT_NEAR(predict(cluster, with({.data_parallel = 2})).total(), work / 2, work * 1e-6);
 }
 
@@ -659,7 +656,7 @@ TEST(StepTime, PipelinesThatCrowdTheMemoryLoseTimeInEveryMicroBatch) {
 }
 
 TEST(StepTime, ThroughputAndUtilization) {
-  // The step has 16 sequences of 64 tokens and takes 2 s on 4 ranks.
+  // A step of 16 sequences of 64 tokens takes 2 s on 4 ranks.
   const double throughput = tokens_per_second_per_rank(with({.data_parallel = 4}), sequence_length, 2);
   EXPECT_DOUBLE_EQ(throughput, 128);
   const double operations = training_flops_per_token(small_model(), sequence_length);
@@ -670,18 +667,18 @@ TEST(StepTime, ThroughputAndUtilization) {
 TEST(CutStages, ByThresholdsEquallyAndWithTheEnds) {
   TrainingSystem system;
   ModelDescription model = small_model();
-  // A layer has 4 * 128^2 + 3 * 256 * 128 = 163,840 weights. This head has as many as 4 layers, so the total equals 12
-  // layers.
+  // A layer has 4 * 128^2 + 3 * 256 * 128 = 163,840 weights. This head has as many as 4 layers, so the model counts as
+  // 12 layers.
   model.vocab_size = 4 * 163'840 / 128;
   system.stage_cut = StageCut::thresholds;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 2), (std::vector<LayerRange>{{0, 6}, {6, 8}}));
-  // The threshold of each stage is 2.4 layers, reached by 3, 5 and 8 layers. Nothing remains for the fourth stage, and
-  // only the head for the last.
+  // Thresholds are multiples of 2.4 layers: stages end after 3, 5 and 8 layers. The fourth stage gets nothing, the last
+  // only the head.
   EXPECT_EQ(cut_stages(system, model, sequence_length, 5),
             (std::vector<LayerRange>{{0, 3}, {3, 5}, {5, 8}, {8, 8}, {8, 8}}));
   system.stage_cut = StageCut::equal;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 2}, {2, 5}, {5, 8}}));
-  // Nine or ten blocks, if the head or both ends make them even; the fewest ends count.
+  // Nine or ten layers are even if the head or both ends count; as few ends as possible count.
   system.stage_cut = StageCut::even;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 4), (std::vector<LayerRange>{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
   EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 3}, {3, 6}, {6, 8}}));
@@ -690,7 +687,7 @@ TEST(CutStages, ByThresholdsEquallyAndWithTheEnds) {
   EXPECT_EQ(even_ends(8, 3), (CountedEnds{.head = true}));
   EXPECT_EQ(even_ends(126, 64), (CountedEnds{.embedding = true, .head = true}));
   EXPECT_EQ(even_ends(8, 7), std::nullopt);
-  // Ten blocks; the first is the embedding and the last the head.
+  // Ten layers: the first stands for the embedding, the last for the head.
   system.stage_cut = StageCut::ends_count;
   EXPECT_EQ(cut_stages(system, model, sequence_length, 3), (std::vector<LayerRange>{{0, 3}, {3, 6}, {6, 8}}));
   EXPECT_EQ(cut_stages(system, model, sequence_length, 5),

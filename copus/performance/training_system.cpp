@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// Splits by thresholds. The cost of a block is that of its matrix products.
+// Splits layers by thresholds (StageCut::thresholds). The cost of a block is that of its matrix products.
 std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
   const TrainingFlops flops = training_flops(model, 0);
   const double total = std::accumulate(flops.layers.begin(), flops.layers.end(), 0.0) + flops.head;
@@ -40,7 +40,7 @@ std::vector<LayerRange> cut_equally(const ModelDescription& model, int64_t num_s
   return stages;
 }
 
-// If nothing makes the stages even, neither end counts.
+// If no choice of ends gives even stages, neither end counts as a layer.
 std::vector<LayerRange> cut_evenly(const ModelDescription& model, int64_t num_stages) {
   const std::optional<CountedEnds> ends = even_ends(model.num_layers, num_stages);
   if (!ends) return cut_equally(model, num_stages);
@@ -55,8 +55,7 @@ std::vector<LayerRange> cut_evenly(const ModelDescription& model, int64_t num_st
   return stages;
 }
 
-// The first stages take the remainder. Layers that stand for the embedding and the head are subtracted from the first
-// and the last stage.
+// Counts embedding and head as layers of the first and last stage. The first stages take the remainder.
 std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num_stages) {
   const int64_t blocks = model.num_layers + 2, each = blocks / num_stages, left_over = blocks % num_stages;
   std::vector<LayerRange> stages;
@@ -73,19 +72,19 @@ std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num
 
 MemoryUse copus_memory_use() {
   MemoryUse use;
-  // Kept tensors: the layer's input and the stream between its halves; the results of two norms, or their inputs;
-  // queries, keys and values, and attention's output; gate and up. If attention is recomputed, queries, keys, values
-  // and the output are not kept.
+  // Kept: the layer's input and the stream between its blocks; the results of two norms, or their inputs; queries,
+  // keys, values and attention's output; gate and up. A recompute of attention drops queries, keys, values and the
+  // output.
   use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward_inputs = 1};
   use.kept_without_attention = {.hidden = 4, .feed_forward_inputs = 1};
-  // Working tensors: the gradients of the stream and of a norm's result, and the feed-forward's activation.
+  // Working: the gradients of the stream and of a norm's result, and the feed-forward's activation.
   use.working = {.hidden = 2, .feed_forward = 1};
-  // The backward pass normalises queries and keys again, into a separate matrix together with the values.
+  // The backward pass normalises queries and keys again, into another matrix that also holds the values.
   use.working_of_normed_heads = {.query = 1, .key_value = 2};
-  // Waiting tensors: the inputs of the four linear layers and the gradients of their outputs.
+  // Waiting for W: the inputs of the four linear layers and the gradients of their outputs.
   use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 1, .feed_forward_inputs = 1};
-  // Logits become their gradient in place, in pieces. The head keeps the two terms of the stream, their sum, its norm
-  // and the gradient.
+  // Logits become their gradient in place, piece by piece. The head keeps the two terms of the stream, their sum, its
+  // norm and the gradient.
   use.logit_bytes = 4;
   use.logits_at_once = logits_at_once_on_cpu;
   use.head_hidden = 5;
@@ -96,10 +95,10 @@ MemoryUse copus_memory_use() {
 
 namespace {
 
-// Adds a GPU's memory. On a GPU the backward pass of flash attention has its own gradients of queries, keys and values
-// in addition to the joint one. The gradients of keys and values exist once more for each query head that shares them.
-// Sums of the queries' gradients are in fp32, twice if the kernel is deterministic and sequences times heads are at
-// least half the number of multiprocessors. A context and NCCL's buffers take about 1 GiB.
+// Adds a GPU's memory. Flash attention's backward pass has its own gradients of queries, keys and values in addition to
+// the joint one; the gradients of keys and values exist once per query head. Sums of the queries' gradients are in
+// fp32, in two copies if the kernel is deterministic and sequences times heads are at least half the number of
+// multiprocessors. Context and NCCL buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;
@@ -107,8 +106,8 @@ void move_to_gpu(MemoryUse& use) {
   use.fixed_bytes = 1024.0 * 1024 * 1024;
 }
 
-// Sets the bytes that the optimizer keeps and moves for a parameter. An update reads the gradient. It reads and writes
-// the fp32 master weights and the slots. With bf16 weights the master weights are then rounded.
+// Sets the optimizer's bytes and memory traffic per parameter. An update reads the gradient, and reads and writes the
+// fp32 master weights and the slots. With bf16 weights it also writes the rounded master weights.
 void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   constexpr double element = 4, rounding_traffic = 10;
   const auto slots = static_cast<double>(slot_bytes(optimizer));
@@ -120,13 +119,13 @@ void set_optimizer(TrainingSystem& system, OptimizerKind optimizer) {
   system.whole_matrices = {.are_exchanged = true,
                            .newton_schulz_steps = MuonSettings().newton_schulz_steps,
                            .element_bytes = keeps_master ? 2.0 : 4.0};
-  system.optimizer_traffic += 4 * element;  // momenta are computed, and directions written, apart from the update
+  system.optimizer_traffic += 4 * element;  // momenta and directions are separate passes before the update
 }
 
 TrainingSystem copus_on(Processor processor) {
   TrainingSystem system;
-  // The words that an agreement sums (train/step/step_agreement.cpp): three exact sums; from rank 0 a switch to a
-  // configuration, a learning rate and two times; and the reasons to stop.
+  // Words that the agreement sums (train/step/step_agreement.cpp): three exact sums; rank 0's switch (a configuration,
+  // a learning rate and two times); and the reasons to stop.
   constexpr auto words = 3 * static_cast<size_t>(ExactSum::num_words) + num_configuration_fields + 7;
   system.agreement_bytes = words * sizeof(int64_t);
   if (processor == Processor::cpu) system.attention_block = attention_block_on_cpu;
@@ -150,8 +149,8 @@ TrainingSystem copus_in_fp32(Processor processor, OptimizerKind optimizer) {
   set_optimizer(system, optimizer);
   system.activation_bytes = 4;
   system.logit_bytes = 20;
-  // Flash attention does not support fp32, so scores, probabilities, their gradients and intermediate results are
-  // written to memory.
+  // Flash attention does not support fp32, so scores, probabilities, their gradients and intermediate results are in
+  // memory.
   if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;
   return system;
 }

@@ -12,19 +12,19 @@ namespace {
 
 int64_t align(int64_t elements) { return round_up(elements, bucket_alignment); }
 
-// Returns the bucket's key: parameters of a chunk with the same key share a bucket.
+// Returns a parameter's key; parameters of a chunk with equal keys share a bucket.
 int64_t bucket_key(const LocalParameter& parameter) {
   if (parameter.tied_copy) return -3;
   if (parameter.info.layer >= 0) return parameter.info.layer;
   return parameter.info.kind == ParameterKind::embedding ? -1 : -2;
 }
 
-// Orders the bucket's entries, and sets their offsets and the bucket's size.
+// Orders a bucket's entries, and sets their offsets and the bucket's size.
 void arrange(const std::vector<LocalParameter>& parameters, BucketOffsets& bucket) {
   const auto info = [&](const BucketOffsets::Entry& entry) -> const ParameterInfo& {
     return parameters[entry.parameter].info;
   };
-  // Joined parameters move to the position after the first of them; the others keep their canonical order.
+  // Moves joined parameters behind the first of them; all others keep their canonical order.
   for (auto first = bucket.entries.begin(); first != bucket.entries.end();) {
     first = std::stable_partition(first + 1, bucket.entries.end(), [&, &leader = info(*first)](const auto& entry) {
       return are_joined(leader, info(entry));
@@ -40,14 +40,14 @@ void arrange(const std::vector<LocalParameter>& parameters, BucketOffsets& bucke
   bucket.size = align(bucket.size);
 }
 
-// Whether the parameter is the head's copy of a tied embedding, and the embedding is among the parameters too.
+// Returns whether the parameter is the head's copy of a tied embedding, with the embedding among `parameters` too.
 bool lies_beside_its_embedding(const std::vector<LocalParameter>& parameters, const LocalParameter& parameter) {
   return parameter.tied_copy && std::any_of(parameters.begin(), parameters.end(), [&](const LocalParameter& other) {
            return !other.tied_copy && other.info.name == parameter.info.name;
          });
 }
 
-// Returns the elements of a bucket that a data-parallel rank updates.
+// Returns the range of a bucket that a data-parallel rank updates.
 Stretch share_of(int64_t bucket_size, const ParallelStrategy& strategy, int64_t data_rank) {
   if (!strategy.cuts_optimizer()) return {0, bucket_size};
   const std::vector<int64_t> sizes = shard_sizes(bucket_size, strategy.zero_shards());
@@ -73,7 +73,7 @@ std::vector<BucketOffsets> arrange_buckets(const std::vector<LocalParameter>& pa
     const LocalParameter& first = parameters[bucket.entries.front().parameter];
     bucket.gradient_only = lies_beside_its_embedding(parameters, first);
     const ParallelStrategy& strategy = placement.strategy;
-    // NCCL reduces and gathers equal shares with one kernel, but unequal ones with one kernel for each rank.
+    // NCCL reduces or gathers equal shares with one kernel, unequal shares with one kernel per rank.
     if (strategy.cuts_optimizer()) bucket.size = round_up(bucket.size, bucket_alignment * strategy.zero_shards());
     const Stretch whole{0, bucket.size};
     const Stretch share = share_of(bucket.size, strategy, placement.here.data);

@@ -139,7 +139,7 @@ TEST(BucketOffsets, ShardsOfTheDataParallelRanksFollowEachOther) {
   }
 }
 
-// Buckets are padded to equal shares, since NCCL is faster with equal ones.
+// Buckets are padded so that all shares are equal, which NCCL handles faster.
 TEST(BucketOffsets, SharesAreEqualBecauseBucketsArePadded) {
   for (const int64_t stage : {1, 2, 3}) {
     for (const int64_t data : {2, 3, 5, 8}) {

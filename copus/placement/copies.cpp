@@ -11,8 +11,8 @@ namespace copus {
 
 namespace {
 
-// Chooses `count` members, at most `most` on each machine, machine by machine in the order of their first occurrence;
-// drops the rest. Empty if there are too few.
+// Returns the first `count` members in the order of their machines' first occurrence, with at most `most` members per
+// machine. Empty if there are too few.
 std::vector<int64_t> members_by_machine(const std::vector<int64_t>& machines, int64_t count, int64_t most) {
   std::vector<int64_t> order, members;
   for (const int64_t machine : machines) {
@@ -41,7 +41,7 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   for (int64_t rank = 0; rank < strategy.world_size(); ++rank) {
     const MeshCoordinates here = mesh.coordinates(rank);
     if (here.data >= shards) continue;
-    // Data-parallel ranks that are a multiple of `shards` apart hold the same shard.
+    // Data-parallel ranks at distances that are multiples of `shards` hold the same shard.
     bool is_elsewhere = false;
     for (int64_t data = here.data + shards; data < strategy.data_parallel; data += shards) {
       const int64_t other = mesh.rank({.data = data, .tensor = here.tensor, .pipeline = here.pipeline});
@@ -52,9 +52,9 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   return true;
 }
 
-// Deals members to groups. The ranks that hold the same state form a group. With n ranks in g groups, members are dealt
-// to the groups in turn, machine by machine. A group then has only members of one machine if that machine has more than
-// n - g of them, and in that case no other assignment is better.
+// Ranks that hold the same state form a group. With n ranks in g groups, members are dealt to the groups in turn,
+// machine by machine. So a group has all its members on one machine only if that machine has more than n - g members.
+// In that case every other assignment has such a group too.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines) {
   const int64_t ranks = strategy.world_size();

@@ -20,7 +20,7 @@ TEST(Copies, OfDataParallelRanksAreOnSeveralMachines) {
   EXPECT_TRUE(outlives_any_machine({.data_parallel = 4}, {0, 0, 1, 1}));
   EXPECT_TRUE(outlives_any_machine({.data_parallel = 2, .tensor_parallel = 2}, {0, 0, 1, 1}));
   EXPECT_TRUE(outlives_any_machine({.data_parallel = 2, .pipeline_parallel = 2}, {0, 1, 0, 1}));
-  // Ranks of a stage are neighbours, so they are on one machine here.
+  // Ranks of a stage are neighbours, and therefore on one machine here.
   EXPECT_FALSE(outlives_any_machine({.data_parallel = 2, .pipeline_parallel = 2}, {0, 0, 1, 1}));
   EXPECT_FALSE(outlives_any_machine({.pipeline_parallel = 4}, {0, 0, 1, 1}));
   EXPECT_FALSE(outlives_any_machine({.data_parallel = 2}, {0, 0, 1, 1})) << "the second machine's ranks are spares";
@@ -38,7 +38,7 @@ TEST(Copies, OfWhatZeroCutsAreThoseOfOtherGroups) {
 
 TEST(Copies, AreOnSeveralMachinesInAnotherOrderOrWithSpares) {
   using Members = std::vector<int64_t>;
-  // First a rank of the second machine has ended, then one of the first.
+  // First a rank on the second machine ends, then a rank on the first.
   EXPECT_EQ(members_that_outlive_any_machine({.data_parallel = 2}, {0, 0, 1}), (Members{0, 2}));
   EXPECT_EQ(members_that_outlive_any_machine({.data_parallel = 2}, {0, 1, 1}), (Members{0, 1}));
   EXPECT_EQ(members_that_outlive_any_machine({.data_parallel = 2, .pipeline_parallel = 2}, {0, 0, 1, 1}),
@@ -87,8 +87,8 @@ TEST(Copies, AreOnSeveralMachinesWhereAnyOrderHasThemThere) {
   }
 }
 
-// The plan of a move knows the holders of each element. The state does not survive a machine exactly if the plan misses
-// elements without it.
+// Compares with the plan of a move, which knows the holders of each element: the state survives a machine's loss
+// exactly if a plan without that machine misses no element.
 TEST(Copies, AreThoseThatAPlanFinds) {
   const std::vector<std::vector<int64_t>> placements = {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0}, {0, 1, 1, 1}};
   const std::vector<ParallelStrategy> strategies = {

@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// Lists what the ranks hold of a matrix.
+// Lists the parts of a matrix, with the ranks that hold them.
 std::vector<MatrixPart> list_parts(const PlacedState& state, const PlacedTensor& tensor) {
   const int64_t shards = tensor.along(MeshAxis::data).flat_shards;
   std::vector<MatrixPart> parts;

@@ -48,7 +48,7 @@ std::vector<ParallelStrategy> strategies() {
   return all;
 }
 
-// Every element of every hidden matrix is in exactly one part, but for replicas.
+// Every element of every hidden matrix is in exactly one part, apart from replicas.
 TEST(MatrixShares, CoverEveryHiddenMatrixOnceInEveryLayout) {
   for (const ParallelStrategy& strategy : strategies()) {
     std::map<std::string, std::vector<int64_t>> covered;

@@ -28,8 +28,8 @@ class StatePlacer {
       add_bucket({parameters.begin() + begin, parameters.begin() + end}, /*tied_copy=*/false);
     }
     if (model_.tie_word_embeddings) {
-      // Includes learned positions, so that both copies are buckets with the same shape, and reduce and move in the
-      // same way.
+      // Includes learned positions, so that both copies of a tied embedding are equal buckets, which reduce and move
+      // alike.
       std::vector<ParameterInfo> embeddings;
       std::ranges::copy_if(parameters, std::back_inserter(embeddings),
                            [](const ParameterInfo& parameter) { return parameter.kind == ParameterKind::embedding; });
@@ -55,7 +55,7 @@ class StatePlacer {
     return holder - stages_.begin();
   }
 
-  // Moves joined parameters to the position after the first of them. The others keep their order.
+  // Moves joined parameters behind the first of them; all others keep their order.
   static std::vector<ParameterInfo> in_bucket_order(std::vector<ParameterInfo> rest) {
     std::vector<ParameterInfo> ordered;
     while (!rest.empty()) {
@@ -101,7 +101,7 @@ class StatePlacer {
     return placement;
   }
 
-  // Adds `tensor` once for each role of its parameter: weight, gradient, and the optimizer's slots.
+  // Adds `tensor` once for each role: weight, gradient, and the optimizer's slots.
   void add_roles(const PlacedTensor& tensor) {
     const bool has_gradient_alone = tensor.tied_copy && strategy_.pipeline_parallel == 1;
     if (!has_gradient_alone) add(tensor, TensorRole::weight, {.name = "", .dtype = recipe_.weight});
@@ -141,7 +141,7 @@ class StatePlacer {
   PlacedState state_;
 };
 
-// Returns the indices of a segment that a tensor-parallel rank holds.
+// Returns the range of a segment that a tensor-parallel rank holds.
 Stretch part_of(const Segment& segment, const AxisPlacement& placement, int64_t tensor_rank) {
   const int64_t length = segment.end - segment.begin, replicas = placement.ranks / segment.parts;
   const int64_t part = tensor_rank / replicas;
@@ -150,7 +150,7 @@ Stretch part_of(const Segment& segment, const AxisPlacement& placement, int64_t 
           segment.begin + part_begin(length, segment.parts, part + 1)};
 }
 
-// Whether a boundary between flat shares, at `position` of the tensor's boxes, is between two units.
+// Returns whether a boundary between flat shares, at `position` within the tensor's boxes, falls between two units.
 bool lies_between_units(const std::vector<Box>& boxes, int64_t position, CutUnit unit) {
   for (const Box& box : boxes) {
     const int64_t elements = box.num_elements();
@@ -161,7 +161,7 @@ bool lies_between_units(const std::vector<Box>& boxes, int64_t position, CutUnit
   return true;
 }
 
-// Whether a boundary between flat shares splits the tensor below its unit, on any tensor-parallel rank.
+// Returns whether, on any tensor-parallel rank, a boundary between flat shares splits one of the tensor's units.
 bool flat_shares_cut_unit(const PlacedState& state, const PlacedTensor& tensor) {
   const int64_t shards = tensor.along(MeshAxis::data).flat_shards;
   const std::vector<int64_t>& sizes = state.buckets[tensor.bucket].sizes;
@@ -176,7 +176,7 @@ bool flat_shares_cut_unit(const PlacedState& state, const PlacedTensor& tensor) 
   return false;
 }
 
-// Describes what splits the first tensor that is split below its unit.
+// Finds the first tensor with a split unit, and describes what splits it.
 std::optional<std::string> find_cut_below_unit(const PlacedState& state) {
   for (const PlacedTensor& tensor : state.tensors) {
     if (tensor.unit == CutUnit::element) continue;
@@ -281,13 +281,13 @@ PlacedState place_state(const ModelDescription& model, const ParallelStrategy& s
 
 std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
                                           int64_t sequence_length, const std::vector<OptimizerSlot>& slots) {
-  if (may_cut_anywhere(slots)) return std::nullopt;  // without placing the state
+  if (may_cut_anywhere(slots)) return std::nullopt;  // avoids placing the state
   const std::vector<LayerRange> stages = balance_stages(model, sequence_length, strategy.num_stages());
   return find_cut_below_unit(StatePlacer(model, strategy, stages, {.slots = slots}).place());
 }
 
 std::vector<HeldTensor> list_held(const PlacedState& state, const MeshCoordinates& at) {
-  std::vector<int64_t> own_index;  // by bucket: its index among the rank's own, -1 if it is elsewhere
+  std::vector<int64_t> own_index;  // by bucket: its index on this rank, -1 if another rank has it
   int64_t num_own = 0;
   for (const PlacedBucket& bucket : state.buckets) {
     own_index.push_back(bucket.stage % state.strategy.pipeline_parallel == at.pipeline ? num_own++ : -1);

@@ -25,7 +25,7 @@ PlacedState place_on(const ModelDescription& model, const ParallelStrategy& stra
   return place_state(model, strategy, balance_stages(model, sequence_length, strategy.num_stages()), recipe);
 }
 
-// ---- The list agrees with the descriptions of one rank ----
+// ---- The list agrees with the descriptions of single ranks ----
 
 std::vector<int64_t> numbers_of(const Box& box) {
   std::vector<int64_t> numbers = box.begin;
@@ -37,8 +37,8 @@ std::string role_text(const PlacedTensor& tensor) {
   return tensor.role == TensorRole::weight ? "weight" : tensor.role == TensorRole::gradient ? "gradient" : tensor.slot;
 }
 
-// One parameter in one buffer of a rank: its name, whether it is the head's tied copy, the role or slot, the bucket,
-// its first element there, its box, the elements of the box that the rank keeps, and the bytes of the whole buffer.
+// A parameter in one of a rank's buffers: name, whether it is the head's tied copy, role or slot, bucket, first element
+// within the bucket, box, the elements of the box that the rank keeps, and the bytes of the whole buffer.
 using Fact =
     std::tuple<std::string, bool, std::string, int64_t, int64_t, std::vector<int64_t>, int64_t, int64_t, int64_t>;
 
@@ -101,8 +101,8 @@ int64_t tensor_parts(const PlacedTensor& tensor) {
   return segments.empty() ? 1 : segments.front().parts;
 }
 
-// The owners of the second moments: by parameter, box and kept elements, the ranks that have them. Of tensor-parallel
-// replicas the first one counts, and of tied copies the embedding.
+// By parameter, box and kept elements: the ranks that hold these second moments. Of tensor-parallel replicas only the
+// first counts, of tied copies only the embedding.
 using Owners = std::map<std::tuple<std::string, std::vector<int64_t>, int64_t, int64_t>, std::vector<int64_t>>;
 
 void add_owner(Owners& owners, int64_t rank, int64_t tensor_rank, const std::vector<HeldTensor>& all_held) {
@@ -127,7 +127,7 @@ Owners owners_of_parts(const ModelDescription& model, const Placement& placement
   return owners;
 }
 
-// Compares how each parameter is sharded, partial and tied, and its stage.
+// Compares each parameter's sharding, `partial`, tied copies and stage.
 void expect_same_shardings(const ModelDescription& model, const Placement& placement, const PlacedState& state) {
   const ParallelStrategy& strategy = placement.strategy;
   std::set<std::string> seen, tied;
@@ -167,7 +167,7 @@ void expect_agreement(const ModelDescription& model, const ParallelStrategy& str
   ASSERT_EQ(owners, owners_of_parts(model, placement));
 }
 
-// The model of the layout matrix in copus/train, with a vocabulary that cannot be split evenly over two or four ranks.
+// The model of the layout matrix in copus/train, with a vocabulary that 2 or 4 ranks cannot split evenly.
 ModelDescription matrix_model(int64_t kv_heads, bool tied, bool biases) {
   ModelDescription model;
   model.vocab_size = 257;
@@ -188,8 +188,8 @@ struct MatrixEntry {
   DType weight;
 };
 
-// Lists every layout of at most 16 ranks with degrees (d, t, p and virtual stages) from the layout matrix, and with
-// every ZeRO stage. The other settings alternate between entries, with different periods.
+// Lists the layouts of at most 16 ranks with the layout matrix's degrees (d, t, p and virtual stages) and every ZeRO
+// stage. Other settings alternate between entries, with different periods.
 std::vector<MatrixEntry> layout_matrix() {
   std::vector<MatrixEntry> matrix;
   size_t layouts = 0;
@@ -221,7 +221,7 @@ std::vector<MatrixEntry> layout_matrix() {
 }
 
 TEST(PlacedTensors, AgreeWithTheDescriptionsOfOneRankOverTheLayoutMatrix) {
-  // The combinations of interdependent settings that occurred. All of them must occur.
+  // The combinations of settings that influence each other; the list must contain all of them.
   std::set<std::tuple<int64_t, int64_t, int64_t, bool>> along_pipeline;
   std::set<std::tuple<int64_t, int64_t, bool>> along_tensor;
   std::set<std::tuple<int64_t, int64_t, int64_t>> along_data;
@@ -252,10 +252,10 @@ TEST(PlacedTensorsProperty, AgreeWithTheDescriptionsOfOneRankInRandomLayouts) {
   }
 }
 
-// ---- What the descriptions of one rank cannot express ----
+// ---- What the descriptions of single ranks cannot express ----
 
 TEST(PlacedTensors, AFusedProjectionIsShardedSegmentBySegment) {
-  // Queries of 4 heads, and keys and values of 2 heads each, with 3 rows per head, on 4 ranks.
+  // 4 query heads, and 2 heads each of keys and values, with 3 rows per head, on 4 ranks.
   PlacedTensor fused{.parameter = {"qkv_proj.weight", {24, 5}, ParameterKind::linear, 0}};
   fused.axes.push_back({.axis = MeshAxis::tensor, .ranks = 4, .segments = {{0, 12, 4}, {12, 18, 2}, {18, 24, 2}}});
   std::vector<std::vector<int64_t>> first_rows;
@@ -284,9 +284,9 @@ TEST(PlacedTensors, MasterWeightsComeBeforeTheSlotsWhereWeightsAreRounded) {
   EXPECT_THAT(slot_names(DType::bf16), ElementsAre("master", "exp_avg", "exp_avg_sq"));
 }
 
-// ---- The unit in which a tensor may be split ----
+// ---- The smallest piece of a split tensor ----
 
-// Returns the error message, or "no UserError", for an optimizer whose only slot has this unit.
+// Returns the error message for an optimizer whose only slot has this unit, or "no UserError".
 std::string refusal(const ModelDescription& model, const ParallelStrategy& strategy, CutUnit unit) {
   const StateRecipe recipe{.slots = {{"momentum", DType::f32, unit}}};
   return user_error([&] { place_on(model, strategy, recipe); });
@@ -306,9 +306,9 @@ TEST(PlacedTensors, APlacementThatCutsBelowTheUnitIsRefusedByName) {
 }
 
 TEST(PlacedTensors, FlatSharesMayEndBetweenRows) {
-  // Shares are multiples of 64 elements. A row also has 64 elements, except in down_proj, where it has 96. down_proj is
-  // at elements 24576 .. 30720 of a layer's bucket. Over 2 and 4 ranks shares have 15424 and 7744 elements, and none
-  // ends within down_proj. Over 8 ranks they have 3904, and the seventh ends 2752 = 28 * 96 + 64 elements into it.
+  // Shares are multiples of 64 elements. Rows have 64 elements too, except those of down_proj, which have 96. down_proj
+  // is at elements 24576 .. 30720 of a layer's bucket. On 2 and 4 ranks shares have 15424 and 7744 elements, and none
+  // ends within down_proj. On 8 ranks they have 3904, and the seventh ends 2752 = 28 * 96 + 64 elements into it.
   const ModelDescription model = matrix_model(2, false, false);
   for (const int64_t d : {2, 4}) {
     EXPECT_EQ(refusal(model, {.data_parallel = d, .zero_stage = 1}, CutUnit::row), "no UserError");
@@ -319,7 +319,7 @@ TEST(PlacedTensors, FlatSharesMayEndBetweenRows) {
   EXPECT_EQ(refusal(model, {.data_parallel = 8, .zero_stage = 1, .zero_replicas = 8}, CutUnit::matrix), "no UserError");
 }
 
-// Finds the parameters for which some rank's optimizer holds a part of a unit: rows or whole matrices.
+// Finds the parameters of which some rank's optimizer holds only a part of a unit (a row or a whole matrix).
 std::set<std::string> find_cut_parameters(const ModelDescription& model, const ParallelStrategy& strategy,
                                           CutUnit unit) {
   std::set<std::string> cut;
@@ -334,7 +334,7 @@ std::set<std::string> find_cut_parameters(const ModelDescription& model, const P
         const int64_t elements = parameter.box.num_elements();
         const int64_t unit_size =
             unit == CutUnit::matrix ? parameter.info.num_elements() : parameter.info.num_elements() / shape.front();
-        std::map<int64_t, int64_t> held;  // by unit of the whole parameter: number of elements
+        std::map<int64_t, int64_t> held;  // by unit of the whole parameter: number of elements held
         for_stretches(parameter.box, shape, std::clamp<int64_t>(bucket.shard_begin - offset, 0, elements),
                       std::clamp<int64_t>(bucket.shard_end - offset, 0, elements),
                       [&](int64_t /*position*/, int64_t first, int64_t count) {

@@ -1,4 +1,4 @@
-// Tests the cost of plans: memory in addition to the state, rounds, and seconds on a cluster's links.
+// Tests the cost of plans: additional memory, rounds, and seconds on a cluster's links.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 // ---- Memory ----
 
-// Returns the bytes of every kind of state of a bucket.
+// Returns the bytes of all kinds of a bucket's state.
 int64_t bucket_bytes(const RelayoutRequest& request, const RankLayout& layout, size_t bucket) {
   int64_t elements = 0;
   if (layout.buckets[bucket].gradient_only) return 0;
@@ -27,9 +27,9 @@ int64_t bucket_bytes(const RelayoutRequest& request, const RankLayout& layout, s
   return 4 * elements;
 }
 
-// Returns the largest number of bytes on any rank if the contents move one after the other in the order of the model.
+// Returns the peak bytes of any rank if contents move one by one in the order of the model.
 int64_t peak_in_canonical_order(const RelayoutRequest& request) {
-  // Contents are named by their first parameter and sorted in the order of the model; each has ranks and bytes.
+  // Contents, named by their first parameter, in the order of the model; with ranks and bytes.
   std::map<std::string, size_t> order;
   for (const ParameterInfo& info : list_parameters(request.model)) order.try_emplace(info.name, order.size());
   std::map<size_t, std::vector<std::pair<size_t, int64_t>>> old_bytes, new_bytes;
@@ -107,7 +107,7 @@ TEST(RelayoutPlan, SmallBucketsShareRounds) {
 
 // ---- Seconds ----
 
-// Returns the bytes that the busiest sender sends, and those that the busiest receiver receives.
+// Returns the bytes of the busiest sender, and those of the busiest receiver.
 std::pair<int64_t, int64_t> busiest_ranks(const RelayoutRequest& request) {
   std::pair<int64_t, int64_t> busiest{0, 0};
   for (const RelayoutPlan& plan : plans_of_all_processes(request)) {
@@ -126,8 +126,8 @@ std::pair<int64_t, int64_t> busiest_ranks(const RelayoutRequest& request) {
 TEST(RelayoutSeconds, AreThoseOfTheBusiestRanksLinks) {
   ModelDescription model = small_model();
   model.vocab_size = 4;
-  // The first stage is the largest. It sends most if every rank gets everything, and receives most if all ranks hold
-  // the same.
+  // The first stage is the largest: it sends most if all ranks need everything, and receives most if all ranks hold the
+  // same.
   const RelayoutRequest spreads = request_for(model, {.pipeline_parallel = 3}, {.data_parallel = 3});
   const RelayoutRequest gathers = request_for(model, {.data_parallel = 3, .zero_stage = 1}, {.pipeline_parallel = 3});
   const auto [most_spread, spread_to] = busiest_ranks(spreads);
@@ -161,7 +161,7 @@ TEST(RelayoutSeconds, AProcessIsOnTheNodeOfItsNumber) {
   request.to_processes = {2};
   const RelayoutPlan plan = plan_relayout(request, 2);
   const auto bytes = static_cast<double>(plan.bytes_received);
-  // Two senders share what the new process takes, so the new process is the busiest.
+  // Two senders share the new process's elements, so the new process is busiest.
   EXPECT_DOUBLE_EQ(seconds_on(2), bytes / 1000 + 0.25 * static_cast<double>(plan.num_rounds));
   EXPECT_DOUBLE_EQ(seconds_on(3), bytes / 100 + 0.5 * static_cast<double>(plan.num_rounds));
 }

@@ -21,7 +21,7 @@ std::vector<Need> Needs::find(StateKind kind, ContentKind content, const MeshCoo
   const std::vector<Entry>& entries = to_.shape(content, receiver.tensor).entries;
   const Stretch stretch = to_.stretch(kind, content, receiver);
   const bool is_cut = from_.is_cut(kind), apart = is_cut && one_share_;
-  // The key: number of replicas, first tensor-parallel rank, and, with one_share, the share of every replica.
+  // By number of replicas, first tensor-parallel rank, and, with one_share, the share of every replica.
   std::map<std::tuple<int64_t, int64_t, std::vector<int64_t>>, Need> needs;
   for (size_t i = 0; i < entries.size(); ++i) {
     const Region wanted = entries[i].inside(stretch);
@@ -59,8 +59,8 @@ std::vector<Need> Needs::find(StateKind kind, ContentKind content, const MeshCoo
   return in_order;
 }
 
-// Splits the elements of a part wherever the shards of one of its replicas split them. Replicas hold the same elements,
-// but their buckets may place the part differently.
+// Splits a range of elements at all boundaries between the shards of its replicas. Replicas hold the same elements, but
+// possibly at different positions of their buckets, so their shards end at different elements.
 std::vector<Stretch> Needs::parts_in_one_share(ContentKind content, size_t entry, int64_t first_tensor,
                                                int64_t replicas) const {
   const int64_t elements = num_elements(from_.shape(content, first_tensor).entries[entry].box);

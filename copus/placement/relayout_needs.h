@@ -1,5 +1,5 @@
-// Finds which elements each buffer of a new layout needs from the old layout, and which ranks of the old layout hold
-// them (only this room's sources include this header).
+// Finds, for each buffer of a new layout, the elements that it needs, and the ranks of the old layout that hold them
+// (only this room's sources include this header).
 #pragma once
 
 #include <cstddef>
@@ -12,30 +12,31 @@
 
 namespace copus::relayout {
 
-// Elements of a buffer with the same holders in the old layout: `replicas` neighbouring tensor-parallel ranks.
+// Needed elements of a buffer that the same `replicas` neighbouring tensor-parallel ranks held in the old layout.
 struct Need {
   struct Member {
-    size_t entry;  // index into the entries of the bucket's shape
-    Stretch part;  // the needed elements of the old box, row-major
+    size_t entry;  // index into the entries of the old bucket's shape
+    Stretch part;  // range of the old box, row-major
   };
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
   std::vector<Member> members;
-  // For every replica, the shards of the old layout that hold the elements, with the number of elements in each. Only
-  // if old buffers are sharded.
+  // If old buffers are sharded: by replica, the old shards that hold needed elements, with the number of elements in
+  // each.
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 
-// Finds which elements of a new buffer are in which old boxes. The result is the same for every layer, and for kinds of
-// state that are sharded equally, and is cached.
+// Finds the old boxes with the elements of a new buffer. Layers, and kinds of state that are sharded alike, share a
+// cached result.
 class Needs {
  public:
-  // `one_share`: whether a need must be in one share of every replica, so that each share can come from another copy.
+  // `one_share`: whether a need must lie within one share of each replica, so that each share may come from another
+  // copy.
   Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
       : from_(from), to_(to), one_share_(one_share) {}
 
-  // Returns the needs of a buffer, starting with those that have the fewest holders. Needs with many holders can then
-  // be served by ranks that already send to this buffer.
+  // Returns a buffer's needs, those with the fewest holders first. Needs with many holders are then served by ranks
+  // that already send to this buffer.
   const std::vector<Need>& of(StateKind kind, ContentKind content, const MeshCoordinates& receiver);
 
  private:
@@ -47,7 +48,7 @@ class Needs {
   const StatePlacement& from_;
   const StatePlacement& to_;
   bool one_share_;
-  // The key: whether old and new buffers are sharded; content; tensor- and data-parallel rank of the receiver.
+  // By whether old and new buffers are sharded, content, and the receiver's tensor- and data-parallel rank.
   std::map<std::tuple<bool, bool, ContentKind, int64_t, int64_t>, std::vector<Need>> remembered_;
 };
 

@@ -1,5 +1,5 @@
-// Plans a re-layout. Planner decides in which round the content of each bucket moves, and which processes send it. From
-// its decisions the public functions derive one process's plan, and the plan's seconds.
+// Plans a re-layout. Planner decides for the content of each bucket the round in which it moves and the processes that
+// send it. One process's plan, and the plan's seconds, follow from these decisions.
 #include "copus/placement/relayout_plan.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::vector<StateKind> state_kinds(size_t num_slots) {
 
 namespace {
 
-// Maps processes to ranks. In the old layout a process is the rank of its number.
+// Maps processes to ranks. A process's number is its rank in the old layout.
 class Processes {
  public:
   explicit Processes(const RelayoutRequest& request) : num_old_(request.from.world_size()) {
@@ -97,7 +97,7 @@ class Planner {
   int64_t content_of(size_t move) const { return moves_[move].content; }
   void report_memory(RelayoutPlan& plan) const;
 
-  // Whether a process's buffers of the content are the same in both layouts.
+  // Returns whether a process's buffers of the content are the same in both layouts.
   bool keeps(int64_t process, int64_t content) const {
     return old_place(process, content) != nullptr && new_place(process, content) != nullptr &&
            kept_[process][from_.kind_of(content)];
@@ -110,8 +110,8 @@ class Planner {
     return processes_.is_new(process) ? to_.find_place(content, after(process).pipeline) : nullptr;
   }
 
-  // Visits the deliveries in a fixed order, which affects the choice of the least loaded sender. Calls `miss`, perhaps
-  // several times, with each needed content of a bucket that no remaining process has.
+  // Visits all deliveries in a fixed order, because the choice of the least loaded sender depends on earlier
+  // deliveries. Calls `miss` with each needed content that no remaining process has, perhaps several times.
   template <class Visit, class Miss>
   void for_deliveries(Visit visit, Miss miss) const;
 
@@ -124,7 +124,7 @@ class Planner {
   MeshCoordinates before(int64_t process) const { return from_.mesh.coordinates(process); }
   MeshCoordinates after(int64_t process) const { return to_.mesh.coordinates(processes_.new_rank(process)); }
   int64_t node_of(int64_t process) const { return request_.ranks_per_node > 0 ? process / request_.ranks_per_node : 0; }
-  // Both return whether any remaining process has what is needed.
+  // Both return whether a remaining process has the needed elements.
   template <class Give>
   bool choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const;
   template <class Give>
@@ -133,7 +133,8 @@ class Planner {
   const RelayoutRequest& request_;
   Processes processes_;
   StatePlacement from_, to_;
-  // By process and kind of content: whether equal, if held in both layouts.
+  // By process and kind of content: whether the buffers are equal in both layouts, if the process holds the content in
+  // both.
   std::vector<std::vector<bool>> kept_;
   std::vector<Move> moves_;
   std::vector<int64_t> old_bytes_, new_bytes_;  // by process
@@ -180,8 +181,7 @@ void Planner::find_moves() {
 }
 
 void Planner::find_rounds() {
-  // The way back, from the new layout to the old one, has the same peaks. Its greedy order in reverse is therefore
-  // another candidate.
+  // The re-layout back has the same peaks. Its greedy order, reversed, is therefore a second candidate.
   std::vector<Move> back = moves_;
   for (Move& move : back) std::swap(move.allocated, move.released);
   std::vector<size_t> order = fill_lowest_first(moves_, old_bytes_), other = fill_lowest_first(back, new_bytes_);
@@ -191,9 +191,9 @@ void Planner::find_rounds() {
     peak = other_peak;
     order = std::move(other);
   }
-  // Chooses the limit on bytes, in addition to the state, within which moves may share a round. The limit is no larger
-  // than the order needs. But every round costs a barrier, so small buckets may share a round as long as together they
-  // are at most an eighth of the state.
+  // The limit of bytes up to which moves share a round: the state, plus what the order needs or, if that is more, as
+  // many of the largest buckets as fit into an eighth of the state. The latter saves rounds, each of which costs a
+  // barrier.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);
@@ -209,15 +209,15 @@ void Planner::report_memory(RelayoutPlan& plan) const {
   plan.peak_bound_bytes = peak_bound_bytes_;
 }
 
-// The state that affects the choice of senders.
+// The loads on which the choice of senders depends.
 struct Planner::Choice {
-  std::vector<int64_t> load;     // elements that each process has to send
-  std::vector<int64_t> senders;  // senders to the buffer that is being filled
+  std::vector<int64_t> load;     // by process: elements to send
+  std::vector<int64_t> senders;  // to the current buffer
 };
 
-// Chooses one sender that has every needed element: the receiver itself, otherwise a process on the same node,
-// otherwise a process on another node. Among equals it prefers one that already sends to this buffer, then the least
-// loaded. Lost processes come last, in the same order.
+// Chooses one sender that has all needed elements: the receiver itself, otherwise a process on its node, otherwise a
+// process on another node. Of several it takes one that already sends to this buffer, then the least loaded. Lost
+// processes come last, in the same order.
 template <class Give>
 bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&
@@ -228,7 +228,7 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   using Preference = std::tuple<bool, int64_t, int64_t>;
   constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
   Preference best{true, nobody, nobody};
-  // Searches processes begin .. end - 1, which are ranks of the old layout.
+  // Searches the processes begin .. end - 1 (ranks of the old layout).
   const auto look_among = [&](bool are_lost, int64_t begin, int64_t end) {
     for (const Place& place : from_.places(content)) {
       for (int64_t tensor = need.first_tensor; tensor < need.first_tensor + need.replicas; ++tensor) {
@@ -256,9 +256,9 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
   return true;
 }
 
-// Chooses among the replicas and copies, each of which is sharded over data-parallel ranks. It prefers, in this order,
-// the replica or copy with the most elements on the receiver, with the fewest on lost processes, with the most on the
-// receiver's node, and with the least loaded busiest sender. A copy with a shard on a gone process cannot be used.
+// Chooses one of the replicas and copies, each of which is sharded over data-parallel ranks. It prefers, in this order:
+// most elements on the receiver, fewest on lost processes, most on the receiver's node, and the smallest load of the
+// busiest sender. A copy with a needed shard on a gone process is excluded.
 template <class Give>
 bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {
@@ -267,7 +267,7 @@ bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver,
     auto operator<=>(const Preference&) const = default;
   };
   Preference best;
-  MeshCoordinates best_place;  // its data: the first rank of the copy
+  MeshCoordinates best_place;  // its data coordinate is the first rank of the copy
   const auto for_shares = [&](const MeshCoordinates& place, auto visit) {
     for (const auto& [share, elements] : need.shares[place.tensor - need.first_tensor]) {
       MeshCoordinates holder = place;
@@ -374,7 +374,7 @@ void add_request(const RelayoutRequest& request, const Processes& processes, Fin
     hash.add(slot.name.size(), slot.dtype, slot.unit);
     for (const char letter : slot.name) hash.add(letter);
   }
-  // Omits the rest if it is trivial, as in a change of layout of the same processes.
+  // Hashes the mapping of processes only if it is not trivial, as in a re-layout of the same processes.
   if (!processes.keep_their_rank()) {
     for (int64_t process = 0; process < processes.count(); ++process) {
       hash.add(process, processes.is_new(process) ? processes.new_rank(process) : -1);

@@ -1,5 +1,5 @@
-// Tests that plans deliver the whole state, from which senders, and what they leave in place, also if processes leave
-// and join. relayout_cost_test.cpp tests the cost of plans.
+// Tests that plans deliver the whole state, from which senders, and what stays in place, also if processes leave and
+// join. relayout_cost_test.cpp tests the cost of plans.
 #include "copus/placement/relayout_plan.h"
 
 #include <gtest/gtest.h>
@@ -66,8 +66,7 @@ TEST(RelayoutPlanProperty, StateMovesBetweenWorldsOfAnySizes) {
 }
 
 TEST(RelayoutPlan, ReplicasWhoseBucketsAreCutElsewhereGiveTheirOwnShares) {
-  // The vocabulary is split into parts of 2 and 3 rows. Because of them ZeRO-1 splits the replicated final norm at
-  // different elements.
+  // The vocabulary is split into 2 and 3 rows, so ZeRO-1 splits the replicated final norm at different elements.
   ModelDescription model = small_model();
   model.vocab_size = 5;
   model.hidden_size = 256;
@@ -94,15 +93,16 @@ class NumberSet {
     }
   }
   bool contains(int64_t number) const { return number < std::ssize(has_) && has_[static_cast<size_t>(number)]; }
-  // Returns the number of numbers other than 0, the padding.
+  // Counts the numbers other than 0, which is padding.
   int64_t size() const { return has_.empty() ? 0 : std::count(has_.begin() + 1, has_.end(), true); }
 
  private:
   std::vector<bool> has_;
 };
 
-// Checks that no process receives what it has, nor from another node what a living process on its own node has, nor
-// from a lost process what a living one has. Returns the number of elements that lost processes send.
+// Checks that no process receives elements that it has, that another node sends no elements that a living process on
+// the receiver's node has, and that lost processes send none that living ones have. Returns the number of elements from
+// lost processes.
 int64_t check_senders(const RelayoutRequest& request) {
   const std::vector<RelayoutPlan> plans = plans_of_all_processes(request);
   const std::vector<Buffers> before = state_before(request), after = state_after(request);
@@ -175,7 +175,7 @@ TEST(RelayoutPlanProperty, LostProcessesGiveOnlyWhatNobodyElseHas) {
   EXPECT_GT(gave, 25);
 }
 
-// Like random_regrouping, but a machine's worth of the lost processes is gone.
+// Like random_regrouping, but the lost processes of one machine are gone.
 RelayoutRequest with_some_gone(uint64_t trial) {
   RelayoutRequest request = random_regrouping(trial);
   Draw draw(trial + 300000);
@@ -185,7 +185,7 @@ RelayoutRequest with_some_gone(uint64_t trial) {
   return request;
 }
 
-// Every element comes from a remaining process. If none has it, the plan says so.
+// Every element comes from a remaining process, or else the plan reports it as missing.
 TEST(RelayoutPlanProperty, NothingIsTakenFromProcessesThatAreGone) {
   int64_t complete = 0, incomplete = 0;
   for (uint64_t trial = 0; trial < 300; ++trial) {
@@ -199,7 +199,7 @@ TEST(RelayoutPlanProperty, NothingIsTakenFromProcessesThatAreGone) {
         left.add(before[process]);
         continue;
       }
-      for (auto& [key, buffer] : before[process]) std::ranges::fill(buffer, -7);  // cannot be read
+      for (auto& [key, buffer] : before[process]) std::ranges::fill(buffer, -7);  // marks as unreadable
     }
     const std::vector<Buffers> after = state_after(request);
     bool is_all_left = true;
@@ -226,18 +226,19 @@ TEST(RelayoutPlanProperty, NothingIsTakenFromProcessesThatAreGone) {
 }
 
 TEST(RelayoutPlan, SaysWhichPartsOfTheModelNobodyHasAnyMore) {
-  // Machines with two processes, each with one stage. The machine of the last three layers and the head is gone.
+  // Machines of two processes with one stage each. The machine with the last three layers and the head is gone.
   ModelDescription model = small_model();
   model.num_layers = 6;
   RelayoutRequest request = request_for(model, {.data_parallel = 2, .pipeline_parallel = 2}, {.pipeline_parallel = 2});
   request.to_processes = {0, 1};
   request.gone = {2, 3};
   EXPECT_EQ(plan_relayout(request, 0).missing, (std::vector<std::string>{"layer 3", "layer 4", "layer 5", "head"}));
-  // If each machine has a replica, nothing is missing.
+  // If each machine has a replica, no element is missing.
   request.gone = {1, 3};
   request.to_processes = {0, 2};
   EXPECT_TRUE(plan_relayout(request, 0).missing.empty());
-  // With ZeRO both have a share of everything, unless there are two copies of the shares.
+  // With ZeRO each process has a share of everything, so elements are missing unless there are two copies of the
+  // shares.
   request.from.zero_stage = 1;
   EXPECT_EQ(plan_relayout(request, 0).missing.size(), 8U);
   request.from = {.data_parallel = 4, .zero_stage = 1, .zero_replicas = 2};
@@ -259,7 +260,7 @@ TEST(RelayoutPlan, ReplicasShareTheSending) {
       for (const Transfer& transfer : round.sends) elements += transfer.num_elements();
     }
   }
-  // In each stage, four holders serve four ranks that lack it.
+  // In each stage, four holders serve four ranks.
   for (size_t stage = 0; stage < 2; ++stage) {
     const auto first = sent.begin() + static_cast<std::ptrdiff_t>(4 * stage);
     EXPECT_EQ(*std::min_element(first, first + 4), *std::max_element(first, first + 4));
@@ -289,7 +290,7 @@ TEST(RelayoutPlan, MatricesThatAreCutByColumnsMoveInOneRun) {
   EXPECT_EQ(strided, layers * 2 * 2 * 3) << "output and down projections, two senders, three kinds";
 }
 
-// ---- What stays in place ----
+// ---- State that stays in place ----
 
 TEST(RelayoutPlan, AnotherScheduleOrRecomputeMovesNothing) {
   const ParallelStrategy from{.data_parallel = 2, .tensor_parallel = 2, .pipeline_parallel = 2, .zero_stage = 1};
@@ -309,8 +310,8 @@ TEST(RelayoutPlan, AnotherScheduleOrRecomputeMovesNothing) {
 }
 
 TEST(RelayoutPlan, LayersThatStayOnTheirRankAreHandedOver) {
-  // The new stages have two layers each: 0, 1, 4, 5 on rank 0 and 2, 3, 6, 7 on rank 1. Before, rank 0 had 0 to 3 and
-  // rank 1 had 4 to 7. (The head costs little here.)
+  // New stages have two layers: 0, 1, 4, 5 on rank 0 and 2, 3, 6, 7 on rank 1. Before, rank 0 had 0 to 3 and rank 1 had
+  // 4 to 7. (This head costs little.)
   ModelDescription model = small_model();
   model.vocab_size = 4;
   const ParallelStrategy from{.pipeline_parallel = 2};
@@ -334,7 +335,7 @@ TEST(RelayoutPlan, ReplicasBecomeStagesWithoutACopy) {
     EXPECT_EQ(plan.num_rounds, 1) << "to release the rest";
     EXPECT_EQ(plan.peak_bytes, plan.old_bytes);
   }
-  // A plan without copies requires that every rank holds the whole state; with ZeRO it holds only a share.
+  // A plan without copies requires that every rank holds the whole state. With ZeRO ranks hold only shares.
   for (const int64_t zero_stage : {1, 2, 3}) {
     RelayoutRequest cut = request;
     cut.from.zero_stage = zero_stage;
@@ -384,7 +385,7 @@ TEST(RelayoutPlan, ATiedCopyBecomesTheEmbedding) {
   }
 }
 
-// ---- The rest ----
+// ---- Other properties ----
 
 TEST(RelayoutPlan, TheHashTellsPlansApart) {
   const RelayoutRequest base = request_for(small_model(), {.tensor_parallel = 2}, {.pipeline_parallel = 2});
@@ -409,7 +410,7 @@ TEST(RelayoutPlan, TheHashTellsPlansApart) {
 // ---- Processes that leave and join ----
 
 TEST(RelayoutPlan, ASurvivorKeepsItsPartAndTheLostOnesAreLeftInPeace) {
-  // Two replicas of a pipeline with two stages: process 3 ends, then the others become one pipeline and a spare.
+  // Two replicas of a pipeline of two stages. Process 3 ends; then the others become one pipeline and a spare.
   RelayoutRequest request =
       request_for(small_model(), {.data_parallel = 2, .pipeline_parallel = 2}, {.pipeline_parallel = 2});
   request.lost = {3};
@@ -419,7 +420,7 @@ TEST(RelayoutPlan, ASurvivorKeepsItsPartAndTheLostOnesAreLeftInPeace) {
   const RankPlan spare = plan_relayout(request, 1).mine;
   ASSERT_EQ(spare.rounds.size(), 1U);
   EXPECT_EQ(spare.rounds[0].release.size(), 5U) << "the embedding and four layers";
-  // If ranks 2 and 3 leave, their stage is only in the memory of lost processes.
+  // If ranks 2 and 3 leave, only lost processes have their stage.
   request.lost = {2, 3};
   request.to_processes = {0, 1};
   NumberSet of_second_stage;
@@ -428,7 +429,7 @@ TEST(RelayoutPlan, ASurvivorKeepsItsPartAndTheLostOnesAreLeftInPeace) {
 }
 
 TEST(RelayoutPlan, SharesOfALostProcessComeFromTheCopyThatLives) {
-  // ZeRO's shares have two copies, on processes 0 and 1 and on 2 and 3; one process of each is lost.
+  // Two copies of ZeRO's shares, on processes 0 and 1 and on 2 and 3. One process of each copy is lost.
   RelayoutRequest request =
       request_for(small_model(), {.data_parallel = 4, .zero_stage = 3, .zero_replicas = 2}, {.data_parallel = 2});
   request.to_processes = {1, 2};
@@ -438,7 +439,7 @@ TEST(RelayoutPlan, SharesOfALostProcessComeFromTheCopyThatLives) {
 }
 
 TEST(RelayoutPlan, AReplicaThatIsCutElsewhereGivesWhatALostShareHas) {
-  // As above, the vocabulary's uneven parts make ZeRO split the two replicas of the final norm at different elements.
+  // The vocabulary's uneven split makes ZeRO split the two replicas of the final norm at different elements.
   ModelDescription model = small_model();
   model.vocab_size = 5;
   model.hidden_size = 256;

@@ -7,7 +7,7 @@ namespace copus::relayout {
 
 namespace {
 
-// Appends the runs of one delivery to those of the buffer's other deliveries from the same sender.
+// Appends the runs of one delivery to those of other deliveries from the same sender to the same buffer.
 void add_runs(const StatePlacement& old_placement, const StatePlacement& new_placement, const Delivery& delivery,
               std::vector<CopyRun>& runs) {
   const ContentKind content = new_placement.kind_of(delivery.content);
@@ -34,7 +34,7 @@ void add_runs(const StatePlacement& old_placement, const StatePlacement& new_pla
   }
 }
 
-// Sorts runs by their positions in the new buffer and merges adjacent ones.
+// Sorts runs by position in the new buffer, and merges adjacent ones.
 void put_in_order(std::vector<CopyRun>& runs) {
   std::sort(runs.begin(), runs.end(), [](const CopyRun& a, const CopyRun& b) { return a.to < b.to; });
   size_t last = 0;

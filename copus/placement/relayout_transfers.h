@@ -1,5 +1,5 @@
-// Collects the copies that deliver the needed elements of a buffer, by process and round (only this room's sources
-// include this header).
+// Collects, by process and round, the copies that deliver a buffer's needed elements (only this room's sources include
+// this header).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace copus::relayout {
 
-// Elements that a process takes from another, or from itself, for one buffer.
+// Elements that a process takes from another process, or from itself, for one buffer.
 struct Delivery {
   size_t round;
   int64_t content;
@@ -23,11 +23,11 @@ struct Delivery {
   int64_t from_bucket, to_bucket;
   int64_t elements;
   const Need* need;
-  int64_t sender_tensor, receiver_tensor;  // tensor-parallel ranks, in the old layout and in the new one
-  Stretch from_stretch, to_stretch;        // ranges of the buckets that the two buffers hold
+  int64_t sender_tensor, receiver_tensor;  // tensor-parallel ranks in the old and in the new layout
+  Stretch from_stretch, to_stretch;        // ranges of the buckets in the two buffers
 };
 
-// Collects a process's receives or sends of one round, by peer, buckets and kind.
+// Collects the receives or sends of one process in one round, by peer, buckets and kind.
 class Transfers {
  public:
   Transfers(const StatePlacement& from, const StatePlacement& to) : from_(&from), to_(&to) {}

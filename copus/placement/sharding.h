@@ -1,5 +1,5 @@
-// The position of each parameter on the mesh. There is one descriptor per parameter. Gradient reduction, norms,
-// checkpoints, re-layout and memory accounting are derived from it, without lists of special cases of their own.
+// The position of each parameter on the mesh. Gradient reduction, norms, checkpoints, re-layouts and memory predictions
+// all follow one descriptor per parameter, and have no special cases.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,18 @@
 
 namespace copus {
 
-// How tensor parallelism splits a parameter: into `parts` along dimension `axis`. Each part is on `replicas` =
-// tensor_parallel / parts neighbouring ranks: rank tp holds part tp / replicas.
+// How tensor parallelism splits a parameter: into `parts` along dimension `axis`. Rank tp holds part tp / replicas,
+// where `replicas` = tensor_parallel / parts.
 struct Sharding {
   int64_t axis = 0;
   int64_t parts = 1;     // 1: every tensor-parallel rank holds the whole parameter
-  int64_t replicas = 1;  // number of ranks that hold the same part
-  // Whether the replicas' gradients differ and must be added. They differ if each replica has seen only some of the
-  // tokens (with sequence parallelism) or of the query heads (if kv heads < t). Otherwise the replicas compute equal
-  // gradients.
+  int64_t replicas = 1;  // neighbouring ranks with the same part
+  // Whether the replicas' gradients differ and must be summed: each replica has seen only some of the tokens (sequence
+  // parallelism) or of the query heads (kv heads < t). Otherwise they are equal.
   bool partial = false;
-  // The stage that holds the parameter. A tied embedding is also on the last stage as the head, even if that is the
-  // same stage: the two gradients have separate buffers and are added last. Learned positions are copied with it, so
-  // that both buckets are equal, although the head does not use them.
+  // The stage of the parameter. A tied embedding is also on the last stage as the head, even if this is the same stage:
+  // the two gradients have separate buffers, which are summed last. Learned positions are copied with it, although the
+  // head does not use them, so that both buckets are equal.
   int64_t stage = 0;
   bool tied = false;
 
@@ -33,7 +32,7 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-// A part of a logical tensor: begin[i] .. begin[i] + shape[i] in each dimension.
+// The box begin[i] .. begin[i] + shape[i] of a logical tensor, in each dimension i.
 struct Box {
   std::vector<int64_t> begin;
   std::vector<int64_t> shape;
@@ -42,14 +41,14 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// Walks over the elements from .. to of a part `box` of a tensor of shape `whole` (one or two dimensions), both
-// row-major. Calls visit(position, index, count), in order, for each range of `count` elements that is contiguous in
-// both, and begins at `position` of the part and at `index` of the whole.
+// Walks over the elements from .. to of a `box`, row-major, in a tensor of shape `whole` (one or two dimensions). Calls
+// visit(position, index, count), in order, for each range of `count` elements that is contiguous in both. The range
+// begins at `position` of the box and at `index` of the whole tensor.
 template <class Visit>
 void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t from, int64_t to, Visit visit) {
   const int64_t row_stride = whole.back();
   const int64_t first = (box.begin.size() == 2 ? box.begin.front() * row_stride : 0) + box.begin.back();
-  // A box of whole rows has no gaps between them.
+  // Whole rows have no gaps between them.
   const int64_t width = box.shape.back() == row_stride ? box.num_elements() : box.shape.back();
   for (int64_t position = from; position < to;) {
     const int64_t row = position / width, column = position % width;
@@ -59,7 +58,7 @@ void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t fr
   }
 }
 
-// A rank's position and layout, which determine what the rank holds.
+// A rank's position and layout, which determine what it holds.
 struct Placement {
   ParallelStrategy strategy;
   MeshCoordinates here;
@@ -68,25 +67,25 @@ struct Placement {
 
 // Returns the placement of a whole model on one rank.
 Placement whole_model(const ModelDescription& model);
-// Returns the placement on a rank of the world, with balanced stages.
+// Returns the placement of a rank of the world, with balanced stages.
 Placement place(const ModelDescription& model, const ParallelStrategy& strategy, int64_t sequence_length, int64_t rank);
 
-// Returns the first row of part `part` if `total` rows are split into `parts` as evenly as possible: total * part /
-// parts (rounded down). Only the vocabulary may be split unevenly; infeasible_reason refuses other cases.
+// Returns the first row of part `part` if `total` rows are split into `parts` parts as evenly as possible: floor(total
+// * part / parts). Only the vocabulary may be split unevenly; infeasible_reason refuses all other uneven splits.
 int64_t part_begin(int64_t total, int64_t parts, int64_t part);
 
 Sharding shard(const ModelDescription& model, const Placement& placement, const ParameterInfo& parameter);
 
-// Returns the part that tensor-parallel rank `tensor_rank` holds.
+// Returns the box that tensor-parallel rank `tensor_rank` holds.
 Box local_box(const ParameterInfo& parameter, const Sharding& sharding, int64_t tensor_rank);
 
 // One parameter that a rank holds.
 struct LocalParameter {
-  ParameterInfo info;  // describes the whole, logical tensor
+  ParameterInfo info;  // of the whole, logical tensor
   Sharding sharding;
-  Box box;         // the part that this rank holds
-  int64_t chunk;   // chunk of this pipeline rank
-  bool tied_copy;  // the head's copy of a tied embedding; listed last, in the last stage's chunk
+  Box box;         // this rank's part
+  int64_t chunk;   // index of the chunk on this pipeline rank
+  bool tied_copy;  // whether it is the head's copy of a tied embedding, which comes last in the last stage's chunk
 };
 
 // Lists the parameters of the rank at `placement`: chunk by chunk, in canonical order within a chunk.

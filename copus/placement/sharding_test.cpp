@@ -37,7 +37,7 @@ Sharding shard_by_name(const ModelDescription& model, const ParallelStrategy& st
   return {};
 }
 
-// Returns the box of one of the parameters that a rank of the world holds.
+// Returns the box of a parameter on one rank of the world.
 Box box_by_name(const ModelDescription& model, const ParallelStrategy& strategy, int64_t rank,
                 const std::string& name) {
   for (const LocalParameter& held : list_local_parameters(model, place(model, strategy, tokens_per_sequence, rank))) {
@@ -102,7 +102,7 @@ TEST(Sharding, ReplicatesKeysAndValuesWhereHeadsAreFewerThanRanks) {
             (Sharding{.parts = 1, .replicas = 4, .partial = true}));
 }
 
-// Every rank sees all rows of the gradient of such a bias.
+// Every rank computes the gradient of such a bias from all rows.
 TEST(Sharding, BiasesBehindASumOfTheRanksAreWholeAndNeverPartial) {
   ModelDescription model = sharded_model();
   model.attention_output_bias = model.feed_forward_bias = true;
@@ -115,7 +115,7 @@ TEST(Sharding, BiasesBehindASumOfTheRanksAreWholeAndNeverPartial) {
   }
 }
 
-// Only the first rank adds the positions to its term of the embedding, and every rank sees the gradient of all rows.
+// Only the first rank adds positions to its term of the embedding; every rank computes their gradient from all rows.
 TEST(Sharding, PositionsAreWholeAndGoWithATiedEmbedding) {
   ModelDescription model = sharded_model();
   model.learned_positions = true;
@@ -148,7 +148,7 @@ TEST(Sharding, NormsArePartialWithSequenceParallelismAlone) {
   EXPECT_FALSE(shard_by_name(sharded_model(), strategy, "model.norm.weight").partial);
 }
 
-// Each rank normalises its own heads, whether it has all rows or not.
+// Each rank normalises its own heads, with or without sequence parallelism.
 TEST(Sharding, NormsOfHeadsArePartialWithAnyTensorParallelism) {
   ModelDescription model = sharded_model();
   model.qk_norm = QkNorm::head;
@@ -161,7 +161,7 @@ TEST(Sharding, NormsOfHeadsArePartialWithAnyTensorParallelism) {
   }
 }
 
-// Norms over projections are sharded like the projections. Ranks with the same key heads see different queries.
+// Norms over projections are split like the projections. Ranks with the same key heads have different query heads.
 TEST(Sharding, NormsOfProjectionsAreCutByHeads) {
   ModelDescription model = sharded_model();
   model.qk_norm = QkNorm::projection;
@@ -210,7 +210,7 @@ TEST(Sharding, ATiedEmbeddingIsAlsoTheLastStagesHead) {
   model.tie_word_embeddings = true;
   for (const int64_t pipeline_parallel : {1, 2}) {
     const ParallelStrategy strategy{.tensor_parallel = 2, .pipeline_parallel = pipeline_parallel};
-    // The last rank is the second tensor-parallel rank of the last stage.
+    // The last rank is tensor-parallel rank 1 of the last stage.
     const int64_t last_rank = strategy.world_size() - 1;
     const auto held = list_local_parameters(model, place(model, strategy, tokens_per_sequence, last_rank));
     const LocalParameter& copy = held.back();
@@ -231,7 +231,7 @@ TEST(Sharding, APartThatDoesNotExistIsOurMistake) {
   const ParameterInfo embedding = list_parameters(model).front();
   const Sharding sharding = shard_by_name(model, {.tensor_parallel = 2}, embedding.name);
   EXPECT_THROW(local_box(embedding, sharding, 2), InternalError);
-  // infeasible_reason refuses two kv heads on three ranks.
+  // infeasible_reason refuses 2 kv heads on 3 ranks.
   EXPECT_THROW(shard_by_name(model, {.tensor_parallel = 3}, "model.layers.0.self_attn.k_proj.weight"), InternalError);
 }
 
@@ -258,7 +258,7 @@ RandomLayout random_layout(uint64_t trial) {
   const int64_t t = strategy.tensor_parallel;
 
   ModelDescription& model = random.model;
-  // The number of kv heads divides t, or t divides it. Every kv head serves the same number of query heads.
+  // Either the number of kv heads divides t or t divides it. All kv heads serve equally many query heads.
   std::vector<int64_t> kv_choices = {t, 2 * t};
   for (int64_t heads = 1; heads < t; ++heads) {
     if (t % heads == 0) kv_choices.push_back(heads);
@@ -280,7 +280,7 @@ std::string text_of(const RandomLayout& layout) {
                 layout.model.num_kv_heads, " heads, vocabulary ", layout.model.vocab_size);
 }
 
-// Adds one to every element of a matrix (or vector) of this shape that is in the box.
+// Adds one to the elements in the box of a matrix (or vector) of this shape.
 void count_elements(const Box& box, const std::vector<int64_t>& shape, std::vector<int64_t>& counts) {
   const int64_t width = shape.size() == 2 ? shape[1] : 1;
   const int64_t column_begin = shape.size() == 2 ? box.begin[1] : 0;
@@ -334,7 +334,7 @@ TEST(ShardingProperty, ARanksQueryHeadsFindTheirKeysAndValuesOnIt) {
       const Box query = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.q_proj.weight");
       const Box key = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.k_proj.weight");
       const Box output = box_by_name(model, layout.strategy, rank, "model.layers.0.self_attn.o_proj.weight");
-      // Heads are whole, and the output projection reads the columns that the query heads write.
+      // Heads are whole, and the output projection reads the columns that this rank's query heads write.
       EXPECT_EQ(query.begin[0] % model.head_dim, 0);
       EXPECT_EQ(query.shape[0] % model.head_dim, 0);
       EXPECT_EQ(output.begin[1], query.begin[0]);
@@ -342,7 +342,7 @@ TEST(ShardingProperty, ARanksQueryHeadsFindTheirKeysAndValuesOnIt) {
       const int64_t first_head = query.begin[0] / model.head_dim;
       const int64_t local_heads = query.shape[0] / model.head_dim;
       const int64_t local_kv_heads = key.shape[0] / model.head_dim;
-      // The kernel sees local_heads query heads in groups of local_heads / local_kv_heads.
+      // The kernel takes local_heads query heads in groups of local_heads / local_kv_heads.
       ASSERT_EQ(local_heads % local_kv_heads, 0);
       for (int64_t head = 0; head < local_heads; ++head) {
         const int64_t wanted = (first_head + head) / (model.num_heads / model.num_kv_heads);

@@ -30,16 +30,16 @@ std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t se
   COPUS_CHECK(num_stages >= 1 && num_stages <= layers, num_stages, " stages, ", layers, " layers");
 
   const TrainingFlops flops = training_flops(model, sequence_length);
-  // By layer: the cost of all layers before it, in whole operations. Rounded sums would differ between stages with the
-  // same layers, and their differences would decide between cuts that are equally good.
+  // By layer: the cost of all earlier layers, in whole operations. Rounding in floating-point sums would make equal
+  // stages differ, and would decide between equally good splits.
   std::vector<int64_t> before(1, 0);
   for (const double layer : flops.layers) before.push_back(before.back() + std::llround(layer));
-  // The best choice of a stage and of all later ones: their costs, slowest first, and where the stage ends.
+  // The best split of a stage and all later ones: their costs, slowest first, and where the stage ends.
   struct Choice {
     std::vector<int64_t> costs;
     int64_t end = 0;
   };
-  std::vector<std::vector<Choice>> choices(num_stages, std::vector<Choice>(layers));  // by stage and its first layer
+  std::vector<std::vector<Choice>> choices(num_stages, std::vector<Choice>(layers));  // by stage and first layer
   for (int64_t begin = num_stages - 1; begin < layers; ++begin) {
     choices.back()[begin] = {{before[layers] - before[begin] + std::llround(flops.head)}, layers};
   }
@@ -51,7 +51,7 @@ std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t se
         if (!best.costs.empty() && cost > best.costs.front()) break;
         std::vector<int64_t> costs = choices[stage + 1][end].costs;
         costs.insert(std::ranges::upper_bound(costs, cost, std::greater<>()), cost);
-        // The latest of equally good ends makes this stage largest.
+        // Of equally good ends, the latest makes this stage largest.
         if (best.costs.empty() || costs <= best.costs) best = {std::move(costs), end};
       }
     }

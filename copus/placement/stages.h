@@ -1,4 +1,4 @@
-// Divides the decoder layers among the stages of the pipeline, and counts the operations of stages.
+// Splits the decoder layers into pipeline stages, and counts the operations of stages.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// Floating-point operations of training on one token, as training_flops_per_token counts them.
+// Floating-point operations of training on one token, counted as in training_flops_per_token.
 struct TrainingFlops {
   std::vector<double> layers;
   double head = 0;
 };
 TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length);
 
-// Splits the layers into `num_stages` consecutive ranges, each with at least one layer, such that the slowest stage is
-// as fast as possible. Stages are compared by their floating-point operations. The first stage also holds the embedding
-// (which computes almost nothing), the last one the final norm and the head. Ties are broken by the second slowest
-// stage, and so on, because an even split needs the least memory and a large head leaves the other stages a choice.
-// Remaining ties make the earliest stages largest. Requires num_stages <= num_layers (InternalError otherwise).
+// Splits the layers into `num_stages` consecutive ranges of at least one layer each, such that the slowest stage, by
+// floating-point operations, is as fast as possible. The first stage also holds the embedding (which computes almost
+// nothing), the last one the final norm and the head. Ties are broken by the second slowest stage, and so on, because
+// even splits need least memory, and a large head leaves the other stages a choice. Remaining ties make the earliest
+// stages largest. Throws InternalError if num_stages > num_layers.
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages);
 
 }  // namespace copus

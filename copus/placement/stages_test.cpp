@@ -32,7 +32,7 @@ std::vector<int64_t> sizes_of(const std::vector<LayerRange>& stages) {
   return sizes;
 }
 
-// Returns the costs of the stages, slowest first, from the published formula, independently of balance_stages.
+// Returns the stages' costs, slowest first, by the published formula, independently of balance_stages.
 std::vector<double> costs_of(const ModelDescription& model, int64_t sequence_length,
                              const std::vector<int64_t>& sizes) {
   std::vector<double> costs;
@@ -47,7 +47,7 @@ std::vector<double> costs_of(const ModelDescription& model, int64_t sequence_len
   return costs;
 }
 
-// Visits every way to write `total` as a sum of `count` positive numbers.
+// Visits all ways to write `total` as a sum of `count` positive numbers.
 void for_each_composition(int64_t total, int64_t count, std::vector<int64_t>& sizes,
                           const std::function<void(const std::vector<int64_t>&)>& visit) {
   if (count == 0) {
@@ -85,11 +85,11 @@ TEST(Stages, TheEarliestStagesGetWhatIsOver) {
   EXPECT_THAT(sizes_of(balance_stages(model_of(11, 1), 64, 4)), ElementsAre(3, 3, 3, 2));
 }
 
-// One layer costs 6 * 2304 + 12 * 16 * 64 = 26112 operations per token at sequences of 64, as much as the head of this
-// vocabulary.
+// At sequences of 64, one layer costs 6 * 2304 + 12 * 16 * 64 = 26112 operations per token, as much as the head with
+// this vocabulary.
 constexpr int64_t vocabulary_of_a_layer = 272;
 
-// Within a window a layer's operations are no whole number.
+// With a window, a layer's operations are not a whole number.
 TEST(Stages, TheEarliestStagesGetWhatIsOverAlsoWithAWindow) {
   ModelDescription model = model_of(24, 128256);
   model.architecture = Architecture::mistral;
@@ -120,7 +120,7 @@ TEST(Stages, ModelsWithFullLayersAmongSlidingOnesAreSharedEqually) {
 TEST(Stages, TheHeadCountsAsLayers) {
   EXPECT_THAT(sizes_of(balance_stages(model_of(7, vocabulary_of_a_layer), 64, 2)), ElementsAre(4, 3));
   EXPECT_THAT(sizes_of(balance_stages(model_of(7, 3 * vocabulary_of_a_layer), 64, 2)), ElementsAre(5, 2));
-  // The sizes 2, 2, 2 would be as slow because of the head. Of equally fast choices the one with larger early stages
+  // Sizes 2, 2, 2 would be equally slow because of the head. Of equally fast splits, the one with larger early stages
   // wins.
   EXPECT_THAT(sizes_of(balance_stages(model_of(6, vocabulary_of_a_layer), 64, 3)), ElementsAre(3, 2, 1));
 }

@@ -13,7 +13,7 @@ std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& mod
   std::vector<std::vector<StatePart>> parts(index.size());
   std::map<std::array<int64_t, 3>, size_t> place_of;
   const Mesh mesh(placement.strategy);
-  // All tensors of an optimizer are sharded in the same way, so one represents them.
+  // All tensors of an optimizer are sharded alike, so one slot represents them.
   const PlacedState state = place_state(model, placement.strategy, placement.stages, {.slots = {{"state"}}});
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     const MeshCoordinates there = mesh.coordinates(rank);
@@ -23,7 +23,7 @@ std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& mod
       if (there.tensor % tensor.tensor_replicas() != 0) continue;
       const size_t global = index.at(tensor.parameter.name);
       const auto [begin, end] = held.kept;
-      // Ranks with the same beginning on this tensor-parallel rank are replicas of one another.
+      // Ranks whose part begins at the same place are replicas of each other.
       const auto [part, is_new] =
           place_of.try_emplace({static_cast<int64_t>(global), there.tensor, begin}, parts[global].size());
       if (is_new) parts[global].push_back({.box = held.boxes.front(), .begin = begin, .end = end, .ranks = {}});

@@ -1,4 +1,4 @@
-// For every parameter's master weights and moments, the ranks that hold each element. It serves code that reads the
+// Lists, for each parameter's master weights and moments, the ranks that hold each element; for code that reads the
 // whole state of a layout.
 #pragma once
 
@@ -9,16 +9,16 @@
 
 namespace copus {
 
-// Elements of one parameter and the ranks that hold them.
+// A range of a parameter's elements, and the ranks that hold it.
 struct StatePart {
-  Box box;                     // the part of the logical tensor that these ranks hold in their buckets
-  int64_t begin = 0, end = 0;  // the box's elements, row-major, in the shares of these ranks: all of them without ZeRO
-  std::vector<int64_t> ranks;  // world ranks, ascending; each has the same elements
+  Box box;                     // the part of the logical tensor in these ranks' buckets
+  int64_t begin = 0, end = 0;  // row-major range within the box in these ranks' shares; without ZeRO the whole box
+  std::vector<int64_t> ranks;  // world ranks with these elements, ascending
 };
 
-// Lists the parts of every parameter in canonical order. Each element of a parameter is in exactly one part. A tied
-// copy of the head is ignored, and only the first of several tensor-parallel replicas counts. `placement` may be the
-// placement of any rank.
+// Lists the parts of all parameters, in canonical order. Each element of a parameter is in exactly one part. Tied
+// copies of the head are ignored, and of several tensor-parallel replicas only the first counts. Any rank's `placement`
+// gives the same result.
 std::vector<std::vector<StatePart>> find_state_parts(const ModelDescription& model, const Placement& placement);
 
 }  // namespace copus

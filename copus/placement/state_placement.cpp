@@ -94,7 +94,7 @@ int64_t StatePlacement::state_bytes(ContentKind content, const MeshCoordinates& 
 
 void StatePlacement::find_places(const RelayoutRequest& request) {
   places_.resize(request.model.num_layers + 2);
-  // A rank's buckets do not depend on the optimizer's slots.
+  // The arrangement of a rank's buckets is the same for all optimizers.
   const PlacedState state =
       place_state(request.model, strategy_,
                   balance_stages(request.model, request.sequence_length, strategy_.num_stages()), {.slots = {}});
@@ -114,10 +114,10 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
   }
 }
 
-// Shapes depend only on tensor parallelism and the number of shards, so a model with one layer of each kind and without
-// a pipeline gives them.
+// A bucket's shape depends only on tensor parallelism and the number of shards, so it is taken from a model with one
+// layer of each kind and no pipeline.
 void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& recipe) {
-  model.num_layers = kinds_.examples.back() + 1;  // the first layers have all kinds
+  model.num_layers = kinds_.examples.back() + 1;  // the first layers include every kind
   const ParallelStrategy strategy{.data_parallel = strategy_.data_parallel,
                                   .tensor_parallel = strategy_.tensor_parallel,
                                   .zero_stage = strategy_.zero_stage,

@@ -1,6 +1,5 @@
-// The position of the training state under one strategy, for planning a re-layout. It gives the content of each bucket,
-// the pipeline ranks that hold it, and the elements that each rank's buffers hold (only this room's sources include
-// this header).
+// The position of the training state under one strategy, for planning re-layouts: the content of each bucket, the
+// pipeline ranks that hold it, and the elements in each rank's buffers (only this room's sources include this header).
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,7 @@ namespace copus::relayout {
 
 inline constexpr int64_t bytes_per_element = 4;  // master weights and moments are fp32
 
-// A rectangle of a logical tensor, in the tensor's coordinates. A tensor with one dimension is one row.
+// A rectangle of a logical tensor, in its coordinates. A one-dimensional tensor is one row.
 struct Rectangle {
   int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
   int64_t rows() const { return row_end - row_begin; }
@@ -45,7 +44,7 @@ inline Rectangle intersect(const Rectangle& a, const Rectangle& b) {
 
 inline int64_t num_elements(const Rectangle& one) { return one.rows() * one.columns(); }
 
-// The region that a range of a row-major rectangle covers: the rest of a row, whole rows, the beginning of a row.
+// The rectangles that cover a range of a row-major rectangle: the end of a row, whole rows, the beginning of a row.
 struct Region {
   std::array<Rectangle, 3> parts;
   size_t count = 0;
@@ -68,10 +67,10 @@ void for_overlaps(const Region& a, const Region& b, Visit visit) {
   }
 }
 
-// The place of a parameter in a bucket: `box`, row-major, from `offset` on.
+// A parameter in a bucket: `box`, row-major, from `offset` on.
 struct Entry {
   std::string name;
-  int64_t parts = 1;     // over the tensor-parallel ranks
+  int64_t parts = 1;     // over tensor-parallel ranks
   int64_t replicas = 1;  // neighbouring tensor-parallel ranks that hold the same part
   Rectangle box;
   int64_t offset = 0;
@@ -80,15 +79,15 @@ struct Entry {
     return offset + (row - box.row_begin) * box.columns() + column - box.column_begin;
   }
 
-  // Returns the part of the box that is in this range of the bucket.
+  // Returns the region of the box that lies in this range of the bucket.
   Region inside(const Stretch& stretch) const;
 };
 
-// Kinds of contents of buckets: the embedding, each kind of decoder layer, and the final norm with the head. A tied
-// copy of the head has the embedding's content. Contents of one kind have the same shape.
+// The kinds of buckets' contents: the embedding (also as tied copy of the head), each kind of decoder layer, and the
+// final norm with the head. Contents of one kind have the same shape.
 using ContentKind = int64_t;
 
-// The arrangement of a content in the bucket of one tensor-parallel rank.
+// The arrangement of a content in one tensor-parallel rank's bucket.
 struct BucketShape {
   std::vector<Entry> entries;
   int64_t size = 0;
@@ -96,15 +95,15 @@ struct BucketShape {
 
 bool equal(const BucketShape& a, const BucketShape& b);
 
-// A flat buffer of every bucket.
+// A flat buffer that every bucket has.
 struct StateBuffer {
   StateKind kind = StateKind::weights;
   int64_t bytes_per_element = 0;
-  bool is_cut = false;  // each data-parallel rank has only its share
-  bool moves = false;   // otherwise it is derived from the others after the move
+  bool is_cut = false;  // whether each data-parallel rank has only its share
+  bool moves = false;   // whether it moves; otherwise it is derived from other buffers after the move
 };
 
-// A pipeline rank that holds a content, and the index of its bucket there.
+// A pipeline rank that holds a content, and the bucket's index there.
 struct Place {
   int64_t pipeline = 0;
   int64_t bucket = 0;
@@ -127,21 +126,21 @@ class StatePlacement {
   const Place* find_place(int64_t content, int64_t pipeline) const;
   const BucketShape& shape(ContentKind content, int64_t tensor) const { return shapes_[content][tensor]; }
   int64_t data_parallel() const { return strategy_.data_parallel; }
-  // Copies of the state that ZeRO shards. Share s of copy c is on data-parallel rank c * zero_shards() + s.
+  // Number of copies of the state that ZeRO shards. Share s of copy c is on data-parallel rank c * zero_shards() + s.
   int64_t zero_replicas() const { return strategy_.zero_replicas; }
   int64_t zero_shards() const { return strategy_.zero_shards(); }
   int64_t tensor_parallel() const { return strategy_.tensor_parallel; }
 
   const std::vector<StateBuffer>& buffers() const { return buffers_; }
-  // Whether each data-parallel rank's buffer of that kind is only its share.
+  // Returns whether each data-parallel rank has only its share of this kind of buffer.
   bool is_cut(StateKind kind) const;
-  // Returns the elements of the bucket that the buffer holds.
+  // Returns the range of the bucket in the buffer.
   Stretch stretch(StateKind kind, ContentKind content, const MeshCoordinates& at) const;
   Stretch share(ContentKind content, int64_t tensor, int64_t data) const;
   // Returns the index of the share that contains an element.
   int64_t share_of(ContentKind content, int64_t tensor, int64_t element) const;
 
-  // Returns the bytes of one bucket's buffers that move.
+  // Returns the bytes of all buffers of one bucket that move.
   int64_t state_bytes(ContentKind content, const MeshCoordinates& at) const;
 
  private:
@@ -154,7 +153,7 @@ class StatePlacement {
   std::vector<StateBuffer> buffers_;
   std::vector<std::vector<Place>> places_;  // by content
   LayerKinds kinds_;
-  // By kind of content and tensor-parallel rank: shapes, and the boundaries of the shares.
+  // By kind of content and tensor-parallel rank: shapes, and boundaries between shares.
   std::vector<std::vector<BucketShape>> shapes_;
   std::vector<std::vector<std::vector<int64_t>>> cuts_;
 };

@@ -25,17 +25,20 @@ void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepR
   record.goodput = batch / record.step_seconds * *record.statistical_efficiency;
 }
 
-void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral, StepRecord& record) {
-  if (const std::optional<DualNoiseScale> scale = dual_noise_scale(sign)) {
-    record.sign_noise_scale = scale->value;
-    record.sign_noise_scale_low = scale->low;
-    record.sign_noise_scale_high = scale->high;
-  }
-  if (const std::optional<DualNoiseScale> scale = dual_noise_scale(spectral)) {
-    record.spectral_noise_scale = scale->value;
-    record.spectral_noise_scale_low = scale->low;
-    record.spectral_noise_scale_high = scale->high;
-  }
+void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral,
+                    const DualNoiseAverage& preconditioned, StepRecord& record) {
+  using Field = std::optional<double>;
+  const auto add = [](const DualNoiseAverage& average, Field& value, Field& low, Field& high) {
+    const std::optional<DualNoiseScale> scale = dual_noise_scale(average);
+    if (!scale) return;
+    value = scale->value;
+    low = scale->low;
+    high = scale->high;
+  };
+  add(sign, record.sign_noise_scale, record.sign_noise_scale_low, record.sign_noise_scale_high);
+  add(spectral, record.spectral_noise_scale, record.spectral_noise_scale_low, record.spectral_noise_scale_high);
+  add(preconditioned, record.preconditioned_noise_scale, record.preconditioned_noise_scale_low,
+      record.preconditioned_noise_scale_high);
 }
 
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {

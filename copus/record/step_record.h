@@ -60,6 +60,7 @@ struct StepRecord {
   // The same in the dual norms of sign descent and of Muon (statistics/dual_noise.h), on steps that measure them.
   std::optional<double> sign_noise_scale, sign_noise_scale_low, sign_noise_scale_high;
   std::optional<double> spectral_noise_scale, spectral_noise_scale_low, spectral_noise_scale_high;
+  std::optional<double> preconditioned_noise_scale, preconditioned_noise_scale_low, preconditioned_noise_scale_high;
   std::optional<double> critical_batch;          // in samples
   std::optional<double> statistical_efficiency;  // of global_batch, relative to a batch of one sample; in (0, 1]
   std::optional<double> goodput;                 // samples/s, where a sample in a batch of one counts as one
@@ -84,7 +85,8 @@ struct StepRecord {
 void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepRecord& record);
 
 // Adds the noise scales in dual norms to the record of a step that measured them.
-void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral, StepRecord& record);
+void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectral,
+                    const DualNoiseAverage& preconditioned, StepRecord& record);
 
 // Returns whether the held-out loss is evaluated after the step. It is evaluated every evaluate.interval steps, and
 // whenever the consumed tokens pass a multiple of evaluate.interval_tokens.

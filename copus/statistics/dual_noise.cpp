@@ -20,11 +20,6 @@ double gradient_norm(double signal, double mean_noise) {
 
 }  // namespace
 
-double variance_of_average(double decay, int64_t count) {
-  const double rest = std::pow(decay, count);
-  return (1 - decay) * (1 + rest) / ((1 + decay) * (1 - rest));
-}
-
 DualNoiseAverage observe(const DualNoiseAverage& average, const DualObservation& observation) {
   const double one = observation.noise / std::sqrt(1 + observation.mean_variance);  // the noise of g alone
   const double noise = one * std::sqrt(observation.batch), signal = observation.signal;

@@ -10,13 +10,13 @@
 
 namespace copus {
 
-// What one step shows, in one norm. The step compares its gradient g, of `batch` samples, with an earlier mean m of
-// gradients of as many samples each.
+// What one step shows, in one norm. The step compares the gradient g of `batch` of its samples with the gradient m of
+// its other samples, at the same weights.
 struct DualObservation {
   double noise = 0;          // |g - m|*
   double signal = 0;         // <g, d>, where d is the step of unit size along m
   double batch = 0;          // samples
-  double mean_variance = 0;  // the variance of m relative to that of g
+  double mean_variance = 0;  // the variance of m relative to that of g: `batch` over the number of other samples
 };
 
 // Weighted sums over observations: of |g_1 - G|*, of the signal, and of m's own noise |m - G|*.
@@ -41,10 +41,6 @@ void visit_dual_noise_average(Average& average, Visitor&& visit) {
   visit("product", average.product);
 }
 
-// The variance of an exponential average of `count` independent values with this decay, corrected for its start,
-// relative to the variance of one value: the sum of its squared weights.
-double variance_of_average(double decay, int64_t count);
-
 // Adds an observation. The weight of an earlier one falls to 1/e after 32 observations. Ignores an observation that is
 // not finite.
 DualNoiseAverage observe(const DualNoiseAverage& average, const DualObservation& observation);
@@ -59,8 +55,7 @@ struct DualNoiseScale {
 // Estimates the noise scale. Empty before the second observation. Let G and the noise of m be distributed alike, over
 // elements or over singular directions: independent normal elements with squared sizes in the ratio |G|*^2 to
 // |m - G|*^2. Then E<g, d> = |G|*^2 / sqrt(|G|*^2 + |m - G|*^2) in both norms, which is solved for |G|*. The interval
-// is from the scatter of the observations, by the delta method for the logarithm of the ratio. It is too
-// narrow if observations follow each other so closely that they share m.
+// is from the scatter of the observations, by the delta method for the logarithm of the ratio.
 std::optional<DualNoiseScale> dual_noise_scale(const DualNoiseAverage& average);
 
 }  // namespace copus

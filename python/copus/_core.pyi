@@ -80,8 +80,5 @@ def observe_dual_noise(
 def dual_noise_scale(average: dict[str, float]) -> tuple[float | None, float, float | None] | None:
     """The noise scale in samples and its 95 % interval: value, low and high."""
 
-def variance_of_average(decay: float, count: int) -> float:
-    """The variance of an exponential average of `count` values, relative to that of one value."""
-
 def polar_express_polynomials(steps: int) -> list[tuple[float, float, float]]:
     """The maps x -> a x + b x^3 + c x^5 of singular values that bring them to 1."""

@@ -1,16 +1,22 @@
-"""Noise scales in the dual norms of sign descent and of Muon, in any PyTorch training loop (docs/noise-scale.md).
+"""Noise scales in the norms of sign descent, Muon and AdamW, in any PyTorch training loop (docs/noise-scale.md).
 
     noise = copus.DualNoise(model.named_parameters(), optimizer, batch=512, interval=16)
-    # in every step, once the gradients are complete (accumulated, reduced, unscaled, clipped):
-    noise.step()
+    for index, tokens in enumerate(micro_batches):
+        (loss_of(model, tokens) / len(micro_batches)).backward()
+        if index == 0:
+            noise.part(share=1 / len(micro_batches))
+    noise.step()  # before gradients are unscaled or clipped
     optimizer.step()
-    print(noise.sign, noise.spectral)
+    print(noise.sign, noise.spectral, noise.preconditioned)
 
-A measurement compares the gradient of a step with the optimizer's own average of earlier gradients.
+A measurement compares the gradient of one part of a step's samples with the gradient of the others. Both belong to the
+same weights. Gradients of earlier steps would not do: the weights have moved along them since, so later gradients
+hardly contain them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,14 +29,9 @@ from copus._core import UserError
 __all__ = ["DualNoise", "DualNoiseScale", "is_hidden_matrix"]
 
 _STATE_VERSION = 1
-_NORMS = ("sign", "spectral")
+_NORMS = ("sign", "spectral", "preconditioned")
 _MATRICES_AT_ONCE = 16  # that one measurement measures, of all matrices in turn
 _POLYNOMIALS = _core.polar_express_polynomials(12)
-_FORGOTTEN = 0.01  # weight of gradients that are older than this object, below which an average counts as full
-_EXPECTED = (
-    "expected torch.optim.AdamW or Adam, torch.optim.Muon, or SGD with momentum. For another optimizer with a "
-    "momentum_buffer, give buffer_is_average=True if it computes m = mu m + (1 - mu) g, or False for m = mu m + g"
-)
 
 
 class DualNoiseScale(NamedTuple):
@@ -41,12 +42,11 @@ class DualNoiseScale(NamedTuple):
     high: float | None
 
 
-class _Average(NamedTuple):
-    """Of earlier gradients: the sum of `count` gradients' weights is 1, and each weight is `decay` times the next."""
+class _Part(NamedTuple):
+    """A share of a step's samples, with copies of its gradients; None for matrices that have none yet."""
 
-    mean: Tensor
-    decay: float
-    count: int
+    share: float
+    gradients: list[Tensor | None]
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
@@ -55,89 +55,120 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 
 
 class DualNoise:
-    """Measures how large a batch still helps steps of sign descent (`sign`) and of Muon (`spectral`).
+    """Measures how large a batch still helps steps of sign descent, Muon and AdamW.
 
     Args:
-        named_parameters: model.named_parameters(). Only matrices that `optimizer` updates are measured.
-        optimizer: AdamW, Adam, torch.optim.Muon, SGD with momentum, or another with such averages of gradients.
-        batch: sequences of a step, over all ranks. The gradient is their mean.
+        named_parameters: model.named_parameters(). Only two-dimensional ones that require a gradient are measured.
+        optimizer: for `preconditioned`, one that keeps an average exp_avg_sq of squared gradients, as AdamW does.
+        batch: sequences of a step, over all ranks. The gradient is their mean, or their mean times a constant.
         interval: every interval-th step is measured, on some 16 matrices, other ones each time.
         select: function of a parameter's name and the parameter; True for the matrices to measure.
-        buffer_is_average: needed for optimizers that are not PyTorch's: whether their momentum_buffer is an average,
-            mu m + (1 - mu) g, or a sum, mu m + g.
+        group: process group of the ranks that train the same parameters; by default all ranks. With a pipeline, the
+            ranks of one stage.
 
-    Every rank calls `step`. Data-parallel ranks find the same numbers. A pipeline's rank measures its own stage.
-    Raises copus.UserError for invalid arguments, and in `step` for gradients or an optimizer that cannot be measured.
+    All ranks of the group make the same calls and find the same numbers. Raises copus.UserError for invalid arguments,
+    for calls in the wrong order and for gradients that cannot be measured.
     """
 
     def __init__(
         self,
         named_parameters: Iterable[tuple[str, Tensor]],
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
         batch: int,
         interval: int = 16,
-        *,
         select: Callable[[str, Tensor], bool] = is_hidden_matrix,
-        buffer_is_average: bool | None = None,
+        group: torch.distributed.ProcessGroup | None = None,
     ):
         self._batch = arguments.whole("batch", batch, "DualNoise")
         self._interval = arguments.whole("interval", interval, "DualNoise")
-        if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):
-            raise UserError(f"DualNoise(optimizer={arguments.shown(optimizer)}): {_EXPECTED}")
-        self._optimizer = optimizer
-        # PyTorch's Muon computes an average, by lerp_. Its documentation shows a sum.
-        is_muon = hasattr(torch.optim, "Muon") and isinstance(optimizer, torch.optim.Muon)
-        if buffer_is_average is None and (is_muon or isinstance(optimizer, torch.optim.SGD)):
-            buffer_is_average = is_muon
-        self._buffer_is_average = buffer_is_average
-        groups = self._groups()
+        self._group = group
         self._matrices = [
             (name, parameter)
             for name, parameter in _pairs(named_parameters)
-            if id(parameter) in groups and _is_matrix(parameter) and select(name, parameter)
+            if _is_matrix(parameter) and select(name, parameter)
         ]
         if not self._matrices:
             raise UserError(
-                "DualNoise(named_parameters): there is no matrix that `select` accepts and the optimizer updates; "
-                "expected two-dimensional parameters that require a gradient. Shard the model before building the "
-                "optimizer; FSDP1 makes all parameters one-dimensional, FSDP2 does not"
+                "DualNoise(named_parameters): there is no matrix that `select` accepts; expected two-dimensional "
+                "parameters that require a gradient. FSDP1 makes all parameters one-dimensional, FSDP2 does not"
             )
-        for name, parameter in self._matrices:
-            self._check_group(name, groups[id(parameter)])
+        self._optimizer = optimizer
+        self._check_optimizer()
         self._steps = 0
+        self._part: _Part | None = None
         self._averages: dict[str, dict[str, float]] = {norm: {} for norm in _NORMS}
 
-    @torch.no_grad()
-    def step(self, batch: int | None = None) -> None:
-        """Measures the gradients in p.grad, if this step's turn has come. Call this right before optimizer.step().
+    @property
+    def is_due(self) -> bool:
+        """Whether the current step, which the next call of `step` ends, is measured."""
+        return (self._steps + 1) % self._interval == 0
 
-        `batch` is this step's batch, if it is not the constructor's. The call waits for the device in measured steps.
+    @torch.no_grad()
+    def part(self, share: float) -> None:
+        """Copies the gradients in p.grad; does nothing in a step that is not measured.
+
+        Call this once in a step, between two backward passes. p.grad then holds the gradient of a part of the step's
+        samples. `share` is that part's share of the samples, such as 1 / len(micro_batches) after the first one.
+        """
+        if not self.is_due:
+            return
+        share = arguments.above_zero("share", share, "DualNoise.part", "the part's share of the step's samples")
+        if share >= 1:
+            raise UserError(
+                f"DualNoise.part(share={share}): expected a number below 1, so that the step has other samples: where "
+                "is_due, cut its batch into two micro-batches at least. In a step of one sample, call neither part() "
+                "nor step()"
+            )
+        if self._part is not None:
+            raise UserError(
+                f"DualNoise.part was called twice in step {self._steps + 1}; expected one call of part() in a step, "
+                "and step() at its end"
+            )
+        gradients = self._gradients("part")
+        self._part = _Part(share, [None if each is None else each.clone() for each in gradients])
+
+    @torch.no_grad()
+    def step(self, batch: int | None = None, loss_scale: float = 1.0) -> None:
+        """Measures this step's gradients, if its turn has come. Call this after the last backward pass.
+
+        p.grad must hold the gradient of all samples, reduced over the ranks, and in the scale that it had when `part`
+        was called: not yet unscaled and not yet clipped. `batch` is this step's batch, if it is not the constructor's.
+        `loss_scale` is the factor on the loss in both calls: a gradient scaler's get_scale(). The call waits for the
+        device in measured steps.
         """
         batch = self._batch if batch is None else arguments.whole("batch", batch, "DualNoise.step")
+        loss_scale = arguments.above_zero("loss_scale", loss_scale, "DualNoise.step", "the factor on the loss")
+        part, due = self._part, self._due()
+        if due and part is None:
+            raise UserError(
+                f"DualNoise.step: step {self._steps + 1} is measured, but part() was not called in it; expected "
+                "part(share=1 / len(micro_batches)) after the backward pass of the step's first micro-batch"
+            )
+        gradients = self._gradients("step")
         self._steps += 1
-        number, rest = divmod(self._steps, self._interval)
-        if rest:
+        self._part = None
+        if not due:
             return
-        turns = max(1, len(self._matrices) // _MATRICES_AT_ONCE)
         groups = self._groups()
-        norms, variances = [], []
-        for name, parameter in self._matrices[number % turns :: turns]:
-            group = groups[id(parameter)]
-            average = self._average_of(name, parameter, group)
-            if parameter.grad is None or average is None:
-                continue
-            norms.append(_dual_norms(self._gradient_of(name, parameter, group), average.mean))
-            variances.append(_core.variance_of_average(average.decay, average.count))
-        if not norms:
-            return
-        sums = torch.stack([each.to(norms[0].device) for each in norms]).sum(0).tolist()
-        mean_variance = sum(variances) / len(variances)  # they differ only if parameters skip steps
-        for norm, noise, signal in zip(_NORMS, sums[::2], sums[1::2]):
-            self._averages[norm] = _core.observe_dual_noise(self._averages[norm], noise, signal, batch, mean_variance)
+        sums = [
+            self._sums(parameter, copied, gradient, part.share, groups.get(id(parameter)))
+            for (_, parameter), copied, gradient in zip(due, part.gradients, gradients)
+        ]
+        found = torch.stack([each.to(sums[0].device) for each in sums]).sum(0)
+        sign_noise, sign, spectral_noise, spectral, squared_noise, product, squared_mean = found.tolist()
+        norms = {"sign": (sign_noise, sign), "spectral": (spectral_noise, spectral)}
+        if squared_mean > 0:
+            norms["preconditioned"] = math.sqrt(squared_noise), product / math.sqrt(squared_mean)
+        for norm, (noise, signal) in norms.items():
+            self._averages[norm] = _core.observe_dual_noise(
+                self._averages[norm], noise / loss_scale, signal / loss_scale, batch * part.share,
+                part.share / (1 - part.share),
+            )  # fmt: skip
 
     @property
     def sign(self) -> DualNoiseScale | None:
-        """The noise scale for steps of sign descent, and about for Adam's; None before two measurements."""
+        """The noise scale for steps of sign descent; None before two measurements."""
         return self._scale("sign")
 
     @property
@@ -145,8 +176,16 @@ class DualNoise:
         """The noise scale for steps of Muon; None before two measurements."""
         return self._scale("spectral")
 
+    @property
+    def preconditioned(self) -> DualNoiseScale | None:
+        """The noise scale for steps of AdamW, whose second moments are those of `optimizer`.
+
+        None before two measurements after the optimizer's first step, and without such an optimizer.
+        """
+        return self._scale("preconditioned")
+
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint, of plain numbers. A job that loads it continues exactly."""
+        """The state between two steps for a checkpoint, of plain numbers. A job that loads it continues exactly."""
         averages = {norm: dict(average) for norm, average in self._averages.items()}
         return {"version": _STATE_VERSION, "steps": self._steps, **averages}
 
@@ -163,55 +202,83 @@ class DualNoise:
         for average in averages.values():
             _core.dual_noise_scale(average)  # raises UserError if a number is missing
         self._steps, self._averages = steps, {norm: dict(average) for norm, average in averages.items()}
+        self._part = None
+
+    def _check_optimizer(self) -> None:
+        if self._optimizer is None:
+            return
+        if not hasattr(self._optimizer, "param_groups") or not hasattr(self._optimizer, "state"):
+            raise UserError(
+                f"DualNoise(optimizer={arguments.shown(self._optimizer)}): expected a torch.optim.Optimizer or None"
+            )
+        groups = self._groups()
+        if not any(id(parameter) in groups for _, parameter in self._matrices):
+            raise UserError(
+                "DualNoise(optimizer): it updates none of the matrices; expected the optimizer of `named_parameters`. "
+                "Shard the model before building the optimizer"
+            )
 
     def _groups(self) -> dict[int, dict[str, Any]]:
         """The optimizer's groups by the ids of their parameters. A loaded checkpoint replaces the groups."""
-        return {id(parameter): group for group in self._optimizer.param_groups for parameter in group["params"]}
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        return {id(parameter): group for group in groups for parameter in group["params"]}
 
     def _scale(self, norm: str) -> DualNoiseScale | None:
         found = _core.dual_noise_scale(self._averages[norm])
         return None if found is None else DualNoiseScale(*found)
 
-    def _check_group(self, name: str, group: Mapping[str, Any]) -> None:
-        if "betas" in group or (group.get("momentum") and self._buffer_is_average is not None):
-            return
-        kind = type(self._optimizer).__name__
-        what = "momentum 0" if group.get("momentum") == 0 else "no known average of gradients"
-        raise UserError(f"DualNoise(optimizer): {kind} has {what} for {name}; {_EXPECTED}")
+    def _due(self) -> list[tuple[str, Tensor]]:
+        """The matrices that the current step measures."""
+        if not self.is_due:
+            return []
+        turns = max(1, len(self._matrices) // _MATRICES_AT_ONCE)
+        return self._matrices[(self._steps + 1) // self._interval % turns :: turns]
 
-    def _average_of(self, name: str, parameter: Tensor, group: Mapping[str, Any]) -> _Average | None:
-        """Returns None before the optimizer's first steps, and while an average of unknown age may be too young."""
-        state = self._optimizer.state.get(parameter)
-        if not state:
-            return None
-        is_adam = "betas" in group
-        buffer = state.get("exp_avg" if is_adam else "momentum_buffer")
-        step = state.get("step", group.get("step")) if is_adam else self._steps - 1
-        if buffer is None or step is None:
-            kind = type(self._optimizer).__name__
-            raise UserError(f"DualNoise.step: {kind} keeps only {', '.join(map(str, state))} of {name}; {_EXPECTED}")
-        decay, count = float(group["betas"][0] if is_adam else group["momentum"]), int(step)
-        if count < 1 or (not is_adam and decay**count > _FORGOTTEN):
-            return None
-        weights = 1 - decay**count
-        if not is_adam and not self._buffer_is_average:
-            weights *= (1 - float(group.get("dampening", 0))) / (1 - decay)
-        return _Average(_whole(buffer) / weights, decay, count)
-
-    def _gradient_of(self, name: str, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
-        """Returns the gradient as the optimizer averages it, which may include weight decay."""
-        if parameter.grad.is_sparse:
+    def _gradients(self, call: str) -> list[Tensor | None]:
+        """Returns p.grad of the matrices that are due. A single one may be None, for example of an idle expert."""
+        due = self._due()
+        for name, parameter in due:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise UserError(
+                    f"DualNoise.{call}: the gradient of {name} is sparse, which is not supported: build the embedding "
+                    "with sparse=False, or leave it out by `select`"
+                )
+        if due and all(parameter.grad is None for _, parameter in due):
             raise UserError(
-                f"DualNoise.step: the gradient of {name} is sparse, which is not supported: build the embedding with "
-                "sparse=False, or leave it out by `select`"
+                f"DualNoise.{call}: no measured matrix has a gradient in step {self._steps + 1}; expected a call after "
+                "a backward pass and before zero_grad(). FSDP2 leaves p.grad None in a backward pass under "
+                "set_requires_gradient_sync(False)"
             )
-        gradient = _whole(parameter.grad)
-        if group.get("maximize"):
-            gradient = -gradient
-        is_coupled = isinstance(self._optimizer, torch.optim.SGD) or group.get("decoupled_weight_decay") is False
-        if is_coupled and group["weight_decay"]:
-            gradient = gradient.add(_whole(parameter), alpha=float(group["weight_decay"]))
-        return gradient
+        return [parameter.grad for _, parameter in due]
+
+    def _sums(
+        self,
+        parameter: Tensor,
+        part: Tensor | None,
+        total: Tensor | None,
+        share: float,
+        group: Mapping[str, Any] | None,
+    ) -> Tensor:
+        """Returns the sums of _dual_norms() for a matrix. `part` and `total`: its gradients at both calls."""
+        whole_part, whole = (_whole(torch.zeros_like(parameter) if each is None else each) for each in (part, total))
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            # Local gradients, as DDP has them under no_sync, become their mean. Reduced ones are equal on all ranks.
+            torch.distributed.all_reduce(whole_part, group=self._group)
+            whole_part /= torch.distributed.get_world_size(self._group)
+        others = (whole - whole_part) / (1 - share)
+        return _dual_norms(whole_part / share, others, self._divisors(parameter, group))
+
+    def _divisors(self, parameter: Tensor, group: Mapping[str, Any] | None) -> Tensor | None:
+        """Returns AdamW's sqrt(v) + eps, without the correction of v for its start at 0: a common factor cancels.
+
+        Returns None before the optimizer's first step and for an optimizer that has none.
+        """
+        if group is None or "eps" not in group:
+            return None
+        squares = self._optimizer.state.get(parameter, {}).get("exp_avg_sq")
+        if squares is None or squares.shape != parameter.shape:
+            return None
+        return _whole(squares).sqrt().add(float(group["eps"]))
 
 
 def _pairs(named_parameters: Any) -> list[tuple[str, Tensor]]:
@@ -232,18 +299,25 @@ def _is_matrix(parameter: Tensor) -> bool:
 def _whole(tensor: Tensor) -> Tensor:
     """Returns the whole of a tensor in float32. All ranks of a DTensor's mesh must call this."""
     is_sharded = arguments.DTensor is not None and isinstance(tensor, arguments.DTensor)
-    return (tensor.full_tensor() if is_sharded else tensor).detach().float()
+    return (tensor.full_tensor() if is_sharded else tensor).detach().float().contiguous()
 
 
-def _dual_norms(gradient: Tensor, mean: Tensor) -> Tensor:
-    """Returns, for each of _NORMS, the noise |g - m|* and the signal <g, d>, with the unit step d along m."""
+def _dual_norms(gradient: Tensor, mean: Tensor, divisors: Tensor | None) -> Tensor:
+    """Returns what a matrix adds to the norms of g, m and the noise g - m, 7 numbers in float64.
+
+    For sign descent and Muon these are the noise |g - m|* and the signal <g, d>, with the unit step d along m. For
+    AdamW they are |g - m|^2, <g, m> and |m|^2 in the product <x, y> = sum x_i y_i / divisor_i; zeros without divisors.
+    """
     noise = gradient - mean
     with torch.autocast(gradient.device.type, enabled=False):
         pairs = [
             (noise, noise.sign()), (gradient, mean.sign()),
             (noise, _orthogonal_factor(noise)), (gradient, _orthogonal_factor(mean)),
         ]  # fmt: skip
-    return torch.stack([(one * other).sum(dtype=torch.float64) for one, other in pairs])
+        if divisors is not None:
+            pairs += [(noise, noise / divisors), (gradient, mean / divisors), (mean, mean / divisors)]
+    sums = torch.stack([(one * other).sum(dtype=torch.float64) for one, other in pairs])
+    return sums if divisors is not None else torch.cat([sums, sums.new_zeros(3)])
 
 
 def _orthogonal_factor(matrix: Tensor) -> Tensor:

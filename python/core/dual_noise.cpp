@@ -61,7 +61,6 @@ void add_dual_noise(nb::module_& module) {
   module.def("observe_dual_noise", observe_dual_noise, "average"_a, "noise"_a, "signal"_a, "batch"_a,
              "mean_variance"_a);
   module.def("dual_noise_scale", noise_scale_of, "average"_a);
-  module.def("variance_of_average", variance_of_average, "decay"_a, "count"_a);
   module.def("polar_express_polynomials", polar_express_polynomials, "steps"_a);
 }
 

@@ -1,9 +1,13 @@
-"""Noise scales in dual norms equal those of singular value decompositions in float64, whatever the optimizer."""
+"""Noise scales in dual norms equal those of float64, and the truth while the weights move, in any parallelism."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import pathlib
+import re
 import unittest
 from unittest import mock
 
@@ -14,22 +18,12 @@ import copus
 from copus import _core, dual_noise
 from processes import run_on_ranks
 
-BATCH = 4
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/adviser.md"
+BATCH = 8
+SHARE = 0.25
+EPSILON = 1e-3
+NORMS = ("sign", "spectral", "preconditioned")
 SHAPES = {"wide": (6, 11), "tall": (13, 5)}
-
-
-class SumMuon(torch.optim.Optimizer):
-    """Someone's optimizer, whose buffer is a sum of gradients."""
-
-    def __init__(self, parameters, momentum: float = 0.9):
-        super().__init__(parameters, {"momentum": momentum})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                buffer = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
-                buffer.mul_(group["momentum"]).add_(parameter.grad)
 
 
 def matrices() -> dict[str, nn.Parameter]:
@@ -37,132 +31,186 @@ def matrices() -> dict[str, nn.Parameter]:
     return {name: nn.Parameter(torch.randn(shape, generator=generator)) for name, shape in SHAPES.items()}
 
 
-def train(parameters: dict, optimizer, noise: copus.DualNoise, steps: range, seen=lambda g, p: g) -> list[list]:
-    """Trains by random gradients around a drifting mean. Returns those that the optimizer averages, in float64."""
+def adamw(parameters: dict) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters.values(), eps=EPSILON, betas=(0.9, 0.99))
+
+
+def train(parameters: dict, optimizer, noise: copus.DualNoise, steps: range, factor: float = 1.0) -> list[list]:
+    """Trains by random gradients. Returns each step's, for each matrix: the part's, the others' and exp_avg_sq."""
     history = []
     for step in steps:
         generator = torch.Generator().manual_seed(step)
+        seen = []
         for parameter in parameters.values():
-            parameter.grad = 0.3 + step / 100 + torch.randn(parameter.shape, generator=generator)
-        history.append([seen(p.grad.double(), p.detach().double()) for p in parameters.values()])
-        noise.step()
+            part, others = (0.3 + step / 100 + torch.randn(2, *parameter.shape, generator=generator)).unbind()
+            parameter.grad = factor * SHARE * part
+            squares = optimizer.state.get(parameter, {}).get("exp_avg_sq")
+            seen.append([part.double(), others.double(), None if squares is None else squares.double()])
+        noise.part(share=SHARE)
+        for parameter, (_, others, _) in zip(parameters.values(), seen):
+            parameter.grad += factor * (1 - SHARE) * others.float()
+        noise.step(loss_scale=factor)
+        for parameter in parameters.values():
+            parameter.grad /= factor
         optimizer.step()
+        history.append(seen)
     return history
 
 
-def reference(history: list[list], decay: float, interval: int, first: int) -> dict[str, dict[str, float]]:
+def reference(history: list[list], interval: int) -> dict[str, dict[str, float]]:
     """The averages that measurements in float64 by singular value decompositions give."""
-    averages: dict[str, dict[str, float]] = {"sign": {}, "spectral": {}}
-    for step in range(interval, len(history) + 1, interval):
-        if step <= first:
-            continue
-        sums = dict.fromkeys(["sign noise", "sign signal", "spectral noise", "spectral signal"], 0.0)
-        weights = torch.tensor([decay**age for age in range(step - 1)], dtype=torch.float64)
-        weights /= weights.sum()
-        for matrix, gradient in enumerate(history[step - 1]):
-            earlier = torch.stack([each[matrix] for each in reversed(history[: step - 1])])
-            mean = torch.einsum("t,tij->ij", weights, earlier)
+    averages: dict[str, dict[str, float]] = {norm: {} for norm in NORMS}
+    for matrices_of_step in history[interval - 1 :: interval]:
+        noises, signals, squared_mean = dict.fromkeys(NORMS, 0.0), dict.fromkeys(NORMS, 0.0), 0.0
+        for gradient, mean, squares in matrices_of_step:
+            noise = gradient - mean
             left, _, right = torch.linalg.svd(mean, full_matrices=False)
-            sums["sign noise"] += (gradient - mean).abs().sum().item()
-            sums["sign signal"] += (gradient * mean.sign()).sum().item()
-            sums["spectral noise"] += torch.linalg.svdvals(gradient - mean).sum().item()
-            sums["spectral signal"] += (gradient * (left @ right)).sum().item()
-        variance = weights.square().sum().item()
-        for norm, average in averages.items():
+            noises["sign"] += noise.abs().sum().item()
+            signals["sign"] += (gradient * mean.sign()).sum().item()
+            noises["spectral"] += torch.linalg.svdvals(noise).sum().item()
+            signals["spectral"] += (gradient * (left @ right)).sum().item()
+            if squares is not None:
+                divisors = squares.sqrt() + EPSILON
+                noises["preconditioned"] += (noise.square() / divisors).sum().item()
+                signals["preconditioned"] += (gradient * mean / divisors).sum().item()
+                squared_mean += (mean.square() / divisors).sum().item()
+        if squared_mean > 0:
+            noises["preconditioned"] **= 0.5
+            signals["preconditioned"] /= squared_mean**0.5
+        for norm in NORMS if squared_mean > 0 else NORMS[:2]:
             averages[norm] = _core.observe_dual_noise(
-                average, sums[f"{norm} noise"], sums[f"{norm} signal"], BATCH, variance
+                averages[norm], noises[norm], signals[norm], BATCH * SHARE, SHARE / (1 - SHARE)
             )
     return averages
 
 
 class EqualsFloat64(unittest.TestCase):
-    def check(self, make, decay: float, first: int = 1, seen=lambda g, p: g, **named) -> None:
-        parameters = matrices()
-        optimizer = make(list(parameters.values()))
-        noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=5, **named)
-        history = train(parameters, optimizer, noise, range(140), seen)
-        for norm, expected in reference(history, decay, 5, first).items():
+    def check(self, noise: copus.DualNoise, expected: dict[str, dict[str, float]]) -> None:
+        for norm, average in expected.items():
             found = noise.state_dict()[norm]
-            for name, value in expected.items():
+            self.assertEqual(found.keys(), average.keys())
+            for name, value in average.items():
                 self.assertAlmostEqual(found[name] / value, 1, delta=2e-5, msg=f"{norm} {name}")
-            self.assertAlmostEqual(getattr(noise, norm).value / _core.dual_noise_scale(expected)[0], 1, delta=1e-4)
+            if average:
+                self.assertAlmostEqual(getattr(noise, norm).value / _core.dual_noise_scale(average)[0], 1, delta=1e-4)
 
-    def test_adamw(self):
-        self.check(lambda parameters: torch.optim.AdamW(parameters, betas=(0.9, 0.99)), 0.9)
+    def test_by_singular_values_and_with_a_gradient_scaler(self):
+        for factor in (1.0, 1024.0):
+            parameters = matrices()
+            optimizer = adamw(parameters)
+            noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=5)
+            self.check(noise, reference(train(parameters, optimizer, noise, range(140), factor), 5))
 
-    def test_adam_whose_average_includes_weight_decay(self):
-        self.check(lambda parameters: torch.optim.Adam(parameters, lr=0.02, betas=(0.8, 0.99), weight_decay=0.3), 0.8,
-                   seen=lambda g, p: g + 0.3 * p)
-
-    def test_sgd_once_the_start_of_its_momentum_is_forgotten(self):
-        first = math.ceil(math.log(0.01) / math.log(0.9))
-        self.check(lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9), 0.9, first)
-        options = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.3, "maximize": True}
-        self.check(lambda parameters: torch.optim.SGD(parameters, **options), 0.9, first, lambda g, p: 0.3 * p - g)
-
-    @unittest.skipUnless(hasattr(torch.optim, "Muon"), "this PyTorch has no Muon")
-    def test_muon_of_pytorch(self):
-        self.check(lambda parameters: torch.optim.Muon(parameters, lr=0.01, momentum=0.95), 0.95, 90)
-
-    def test_buffers_of_other_optimizers(self):
-        self.check(SumMuon, 0.9, 44, buffer_is_average=False)
-
-    def test_a_dampening_makes_an_average_of_the_buffer(self):
+    def test_second_moments_are_there_from_the_second_step(self):
         parameters = matrices()
-        optimizer = torch.optim.SGD(parameters.values(), lr=0.0, momentum=0.9, dampening=0.9)
-        noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=5)
-        expected = reference(train(parameters, optimizer, noise, range(300)), 0.9, 5, 44)
-        # It begins with the whole first gradient, which has some weight left in the first measurements.
-        self.assertAlmostEqual(noise.state_dict()["sign"]["noise"] / expected["sign"]["noise"], 1, delta=1e-3)
+        optimizer = adamw(parameters)
+        noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=1)
+        history = train(parameters, optimizer, noise, range(1))
+        self.assertEqual(noise.state_dict()["preconditioned"], {})
+        history += train(parameters, optimizer, noise, range(1, 4))
+        self.check(noise, reference(history, 1))
+
+    def test_without_second_moments(self):
+        for is_given in (False, True):
+            parameters = matrices()
+            optimizer = torch.optim.SGD(parameters.values(), lr=0.01, momentum=0.9)
+            noise = copus.DualNoise(parameters.items(), optimizer if is_given else None, batch=BATCH, interval=2)
+            self.check(noise, reference(train(parameters, optimizer, noise, range(8)), 2))
+            self.assertIsNone(noise.preconditioned)
 
 
-class Truth(unittest.TestCase):
-    """A linear regression with the identity as inputs and noisy outputs, whose weights stay where they are."""
+class TruthWhileTraining(unittest.TestCase):
+    """A linear regression with the identity as inputs and noisy outputs, at a learning rate that uses up the signal.
 
-    SIZE, NOISE, SIGNAL = 48, 0.05, 0.01
+    The gradient of one sample is W - target plus independent normal noise of size 1. After a step of SGD with rate r
+    and batch B, the stationary W - target has the variance r / (2 - r) / B, so the noise scale is B (2 - r) / r.
+    """
 
-    def measured(self, make, batch: int, steps: int) -> copus.DualNoise:
+    SIZE, WHOLE_BATCH, START, DECAY = 48, 64, 40, 0.9
+
+    def check(self, make, parts: int, truth: float | None = None) -> None:
         generator = torch.Generator().manual_seed(3)
         model = nn.Linear(self.SIZE, self.SIZE, bias=False)
-        target = model.weight.detach() + self.SIGNAL * torch.randn(self.SIZE, self.SIZE, generator=generator)
+        weight, target = model.weight, model.weight.detach().clone()
         optimizer = make(model.parameters())
-        noise = copus.DualNoise(model.named_parameters(), optimizer, batch=batch, interval=8)
-        for _ in range(steps):
-            samples = target.T + self.NOISE * torch.randn(batch, self.SIZE, self.SIZE, generator=generator)
+        noise = copus.DualNoise(model.named_parameters(), optimizer, batch=self.WHOLE_BATCH, interval=2)
+        of_one, of_mean = {norm: 0.0 for norm in NORMS}, {norm: 0.0 for norm in NORMS}
+        average, by_average = torch.zeros_like(target), {}
+        for step in range(self.START + 160):
+            is_measured = step >= self.START and noise.is_due
             model.zero_grad()
-            loss = (model(torch.eye(self.SIZE)) - samples).square().sum() / (2 * batch)
-            loss.backward()
-            noise.step()
+            for index in range(parts):
+                outputs = torch.randn(self.SIZE, self.SIZE, generator=generator) * (parts / self.WHOLE_BATCH) ** 0.5
+                ((model(torch.eye(self.SIZE)) - target.T - outputs).square().sum() / 2 / parts).backward()
+                if index == 0 and step >= self.START:
+                    noise.part(share=1 / parts)
+            if is_measured:
+                squares = optimizer.state[weight].get("exp_avg_sq") if step else None
+                self.add_truth(weight.detach() - target, squares, of_one, of_mean)
+                mean = average / (1 - self.DECAY**step)
+                by_average = _core.observe_dual_noise(
+                    by_average, (weight.grad - mean).abs().sum().item(), (weight.grad * mean.sign()).sum().item(),
+                    self.WHOLE_BATCH, (1 - self.DECAY) / (1 + self.DECAY),
+                )  # fmt: skip
+            if step >= self.START:
+                noise.step()
+            average = average.lerp(weight.grad, 1 - self.DECAY)
             optimizer.step()
-        self.gradient = target - model.weight.detach()
-        return noise
+        for norm in NORMS:
+            if of_mean[norm] == 0:
+                continue
+            measured, ratio = getattr(noise, norm), (of_one[norm] / of_mean[norm]) ** 2
+            self.assertTrue(measured.low <= ratio <= measured.high, f"{norm}: {measured}, {ratio}")
+            self.assertLess(measured.high / measured.low, 1.4)
+            if truth is not None:
+                self.assertAlmostEqual(measured.value / truth, 1, delta=0.15, msg=norm)
+        # The average of earlier gradients, with which a gradient could be compared instead, points the wrong way.
+        self.assertLess(by_average["signal"], 0)
+        self.assertIsNone(_core.dual_noise_scale(by_average))
 
-    def check(self, make, steps: int) -> None:
-        found = [self.measured(make, batch, steps) for batch in (8, 64)]
-        # E|noise| of independent normal elements: the mean of their sizes, and the quarter-circle law.
-        truth = {
-            "sign": self.SIZE**2 * math.sqrt(2 / math.pi) / self.gradient.abs().sum().item(),
-            "spectral": self.SIZE**1.5 * 8 / (3 * math.pi) / torch.linalg.svdvals(self.gradient).sum().item(),
-        }
-        for norm, ratio in truth.items():
-            small, large = (getattr(noise, norm) for noise in found)
-            for each in (small, large):
-                self.assertTrue(each.low <= (self.NOISE * ratio) ** 2 <= each.high, f"{norm}: {each}, {ratio}")
-                self.assertLess(each.high / each.low, 1.5)
-            self.assertTrue(small.low <= large.value <= small.high, f"{norm}: {small} and {large}")
+    def add_truth(self, gradient, squares, of_one: dict[str, float], of_mean: dict[str, float]) -> None:
+        """Adds the norms of a single sample's noise and of the true gradient."""
+        of_mean["sign"] += gradient.abs().sum().item()
+        of_mean["spectral"] += torch.linalg.svdvals(gradient).sum().item()
+        # Of independent normal elements: the mean of their sizes, and the quarter-circle law.
+        of_one["sign"] += self.SIZE**2 * math.sqrt(2 / math.pi)
+        of_one["spectral"] += self.SIZE**1.5 * 8 / (3 * math.pi)
+        if squares is not None:
+            divisors = squares.sqrt() + 1e-8
+            of_mean["preconditioned"] += (gradient.square() / divisors).sum().sqrt().item()
+            of_one["preconditioned"] += (1 / divisors).sum().sqrt().item()
 
-    def test_both_batches_find_it_by_adamw(self):
-        self.check(lambda parameters: torch.optim.AdamW(parameters, lr=0.0), 400)
+    def test_by_sgd(self):
+        self.check(lambda parameters: torch.optim.SGD(parameters, lr=0.5), parts=4, truth=3 * self.WHOLE_BATCH)
 
-    def test_both_batches_find_it_by_momentum(self):
-        self.check(lambda parameters: torch.optim.SGD(parameters, lr=0.0, momentum=0.9), 440)
+    def test_by_adamw(self):
+        self.check(lambda parameters: torch.optim.AdamW(parameters, lr=0.1, weight_decay=0), parts=2)
+
+
+class Documentation(unittest.TestCase):
+    def test_its_loop_runs_and_steps_of_one_micro_batch_are_cut_in_two(self):
+        section = DOCUMENT.read_text(encoding="utf-8").split("## Noise scales in dual norms")[1]
+        block = re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)
+        cut = re.search(r"`(micro_batches = [^`]*is_due[^`]*)`", section).group(1)
+        one = block.replace("for micro_batches in steps:", f"for tokens in steps:\n    {cut}")
+        self.assertNotEqual(one, block)
+        whole = torch.randn(4, 512, 5, generator=torch.Generator().manual_seed(2))
+        for loop, steps in ((block, [step.chunk(8) for step in whole]), (one, whole)):
+            model = nn.Linear(5, 3)
+            names = {"copus": copus, "torch": torch, "model": model, "steps": [*steps] * 16}
+            names["optimizer"] = torch.optim.AdamW(model.parameters())
+            names["loss_of"] = lambda model, tokens: (model(tokens) - tokens[:, :3] - 1).square().mean()
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(loop, names)
+            self.assertEqual(printed.getvalue().count("DualNoiseScale(value="), 3)
+            self.assertEqual(names["noise"].state_dict()["steps"], 64)
 
 
 class Resuming(unittest.TestCase):
     def test_continues_exactly(self):
         def job():
             parameters = matrices()
-            optimizer = torch.optim.SGD(parameters.values(), lr=0.01, momentum=0.9)
+            optimizer = adamw(parameters)
             return parameters, optimizer, copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=4)
 
         whole = job()
@@ -177,17 +225,11 @@ class Resuming(unittest.TestCase):
         train(*second, range(61, 100))
         self.assertEqual(second[2].state_dict(), whole[2].state_dict())
         self.assertEqual(second[2].spectral, whole[2].spectral)
-        self.assertGreater(whole[2].sign.high, whole[2].sign.low)
+        self.assertGreater(whole[2].preconditioned.high, whole[2].preconditioned.low)
 
-    def test_without_a_state_it_waits_until_old_gradients_are_forgotten(self):
-        parameters = matrices()
-        optimizer = torch.optim.SGD(parameters.values(), lr=0.01, momentum=0.9)
-        train(parameters, optimizer, copus.DualNoise(parameters.items(), optimizer, batch=BATCH), range(10))
-        noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=1)
-        train(parameters, optimizer, noise, range(44))
-        self.assertEqual(noise.state_dict()["sign"], {})
-        train(parameters, optimizer, noise, range(2))
-        self.assertIsNotNone(noise.sign)
+
+PARTS = 3
+KINDS = {2: ("ddp", "ddp, no_sync", "fsdp", "fsdp, first and last reduced", "tp"), 4: ("fsdp x tp", "hsdp", "stages")}
 
 
 def shard(model: nn.Sequential, kind: str) -> tuple[nn.Module, int, int]:
@@ -197,11 +239,15 @@ def shard(model: nn.Sequential, kind: str) -> tuple[nn.Module, int, int]:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    if kind == "ddp":
+    if kind.startswith("ddp"):
         return nn.parallel.DistributedDataParallel(model), rank, ranks
-    if kind == "fsdp":
+    if kind.startswith("fsdp,") or kind == "fsdp":
         return fully_shard(model), rank, ranks
     mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
+    if kind == "stages":  # the pairs along "tp" train something else each
+        return nn.parallel.DistributedDataParallel(model, process_group=mesh["tp"].get_group()), rank % 2, 2
+    if kind == "hsdp":
+        return fully_shard(model, mesh=mesh), rank, ranks
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     if kind == "fsdp x tp":
         fully_shard(model, mesh=mesh["dp"])
@@ -215,61 +261,128 @@ def train_in_parallel(*kinds: str) -> list[dict]:
         torch.manual_seed(5)
         model: nn.Module = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 4))
         model, share, shares = shard(model, kind) if kind else (model, 0, 1)
-        optimizer = torch.optim.AdamW(model.parameters())
-        noise = copus.DualNoise(model.named_parameters(), optimizer, batch=BATCH, interval=1)
+        size = torch.distributed.get_rank() // 2 + 1 if kind == "stages" else 1
+        optimizer = torch.optim.AdamW(model.parameters(), eps=EPSILON)
+        noise = copus.DualNoise(
+            model.named_parameters(), optimizer, batch=PARTS * BATCH, interval=1,
+            group=model.process_group if kind == "stages" else None,
+        )  # fmt: skip
         for step in range(4):
-            inputs = torch.randn(BATCH, 6, generator=torch.Generator().manual_seed(step))
+            inputs = size * torch.randn(PARTS, BATCH, 6, generator=torch.Generator().manual_seed(step))
             optimizer.zero_grad()
-            model(inputs[share::shares]).square().mean().backward()
+            for index in range(PARTS):
+                is_last = index == PARTS - 1
+                if kind == "fsdp, first and last reduced":
+                    model.set_requires_gradient_sync(index == 0 or is_last)
+                is_local = kind in ("ddp, no_sync", "stages") and not is_last
+                with model.no_sync() if is_local else contextlib.nullcontext():
+                    (model(inputs[index][share::shares]).square().mean() / PARTS).backward()
+                if index == 0:
+                    noise.part(share=1 / PARTS)
             noise.step()
             optimizer.step()
         states.append(noise.state_dict())
     return states
 
 
-class Calls(unittest.TestCase):
-    def test_every_rank_measures_the_same_in_any_parallelism(self):
-        [expected] = train_in_parallel("")
-        for ranks, kinds in ((2, ("ddp", "fsdp", "tp")), (4, ("fsdp x tp",))):
-            for states in run_on_ranks(ranks, train_in_parallel, *kinds):
-                for kind, state in zip(kinds, states):
-                    for name, value in expected["spectral"].items():
-                        self.assertAlmostEqual(state["spectral"][name] / value, 1, delta=1e-4, msg=f"{kind} {name}")
+def refused_without_reduction() -> str:
+    """The message where FSDP2 has not reduced the part's gradients."""
+    model, _, _ = shard(nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 4)), "fsdp")
+    noise = copus.DualNoise(model.named_parameters(), batch=BATCH, interval=1)
+    model.set_requires_gradient_sync(False)
+    model(torch.ones(2, 6)).sum().backward()
+    try:
+        noise.part(share=0.5)
+    except copus.UserError as error:
+        return str(error)
+    return ""
 
+
+class Parallelism(unittest.TestCase):
+    def test_every_rank_measures_the_same_in_any(self):
+        [expected] = train_in_parallel("")
+        for ranks, kinds in KINDS.items():
+            for rank, states in enumerate(run_on_ranks(ranks, train_in_parallel, *kinds)):
+                for kind, state in zip(kinds, states):
+                    if kind == "stages" and rank >= 2:
+                        self.assertNotAlmostEqual(state["sign"]["noise"] / expected["sign"]["noise"], 1, delta=0.1)
+                        continue
+                    for norm in NORMS:
+                        for name, value in expected[norm].items():
+                            self.assertAlmostEqual(state[norm][name] / value, 1, delta=1e-4,
+                                                   msg=f"{kind} {norm} {name}")  # fmt: skip
+
+    def test_fsdp_has_to_reduce_the_part(self):
+        for message in run_on_ranks(2, refused_without_reduction):
+            self.assertIn("set_requires_gradient_sync(False)", message)
+
+
+class Calls(unittest.TestCase):
     def test_measures_some_matrices_in_turn(self):
         parameters = {f"layer.{i}.weight": nn.Parameter(torch.randn(2, 3)) for i in range(33)}
         parameters |= {"embed_tokens.weight": nn.Parameter(torch.randn(2, 3)), "norm": nn.Parameter(torch.ones(3))}
-        optimizer = torch.optim.AdamW(parameters.values())
-        noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=2)
+        optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+        noise = copus.DualNoise(parameters.items(), batch=BATCH, interval=2)
         train(parameters, optimizer, noise, range(3))
         with mock.patch.object(dual_noise, "_dual_norms", wraps=dual_noise._dual_norms) as measure:
-            counts = []
+            counts, due = [], []
             for step in range(4):
+                due.append(noise.is_due)
                 train(parameters, optimizer, noise, range(step, step + 1))
                 counts.append(measure.call_count)
         self.assertEqual(counts, [17, 17, 33, 33])
+        self.assertEqual(due, [True, False, True, False])
+
+    def test_training_is_bitwise_the_same(self):
+        weights = []
+        for interval in (1, 1000):
+            parameters = matrices()
+            optimizer = adamw(parameters)
+            train(parameters, optimizer, copus.DualNoise(parameters.items(), optimizer, batch=8, interval=interval),
+                  range(5))  # fmt: skip
+            weights.append(torch.cat([parameter.detach().flatten() for parameter in parameters.values()]))
+        self.assertTrue(torch.equal(*weights))
+
+    def test_a_matrix_without_a_gradient_counts_as_zero(self):
+        def measured(idle) -> dict:
+            parameters = matrices()
+            noise = copus.DualNoise(parameters.items(), batch=BATCH, interval=1)
+            parameters["tall"].grad, parameters["wide"].grad = torch.ones(13, 5), idle(6, 11)
+            noise.part(share=SHARE)
+            parameters["tall"].grad = torch.full((13, 5), 3.0)
+            noise.step()
+            parameters["tall"].grad = None
+            parameters["wide"].grad = torch.ones(6, 11)
+            noise.part(share=SHARE)
+            noise.step()
+            return noise.state_dict()
+
+        self.assertEqual(measured(lambda *shape: None), measured(torch.zeros))
 
     def test_ignores_a_step_that_is_not_finite(self):
         parameters = matrices()
-        optimizer = torch.optim.AdamW(parameters.values())
+        optimizer = adamw(parameters)
         noise = copus.DualNoise(parameters.items(), optimizer, batch=BATCH, interval=1)
         train(parameters, optimizer, noise, range(5))
         before = noise.state_dict()
+        noise.part(share=SHARE)
         parameters["tall"].grad.fill_(float("inf"))
         noise.step()
         self.assertEqual(noise.state_dict(), before | {"steps": 6})
 
     def test_a_step_may_have_another_batch(self):
         parameters = matrices()
-        optimizer = torch.optim.AdamW(parameters.values())
-        pair = [copus.DualNoise(parameters.items(), optimizer, batch=batch, interval=1) for batch in (4, 8)]
+        optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+        pair = [copus.DualNoise(parameters.items(), batch=batch, interval=1) for batch in (4, 8)]
         train(parameters, optimizer, pair[0], range(1))
-        pair[0].step(batch=8)
-        pair[0].step(batch=8)
-        pair[1].step()
-        pair[1].step()
-        self.assertEqual(pair[0].sign, pair[1].sign)
-        self.assertEqual(pair[0].state_dict()["steps"], 3)
+        train(parameters, optimizer, pair[1], range(1))
+        for noise, batch in zip(pair, (8, None)):
+            noise.load_state_dict(noise.state_dict() | {"sign": {}})
+            for _ in range(2):
+                noise.part(share=SHARE)
+                noise.step(batch=batch)
+        self.assertEqual(pair[0].state_dict()["sign"], pair[1].state_dict()["sign"])
+        self.assertNotEqual(pair[0].state_dict()["spectral"], pair[1].state_dict()["spectral"])
 
 
 class Mistakes(unittest.TestCase):
@@ -281,46 +394,46 @@ class Mistakes(unittest.TestCase):
     def test_arguments(self):
         parameters = matrices()
         values = list(parameters.values())
-        adamw = torch.optim.AdamW(values)
         make = copus.DualNoise
-        self.refused(r"batch=0", lambda: make(parameters.items(), adamw, batch=0))
-        self.refused(r"interval=0\.5", lambda: make(parameters.items(), adamw, batch=1, interval=0.5))
-        self.refused(r"Adagrad has no known average", lambda: make(parameters.items(), torch.optim.Adagrad(values), 1))
-        self.refused(r"SGD has momentum 0", lambda: make(parameters.items(), torch.optim.SGD(values, lr=1), 1))
-        self.refused(r"SumMuon has no known.*buffer_is_average", lambda: make(parameters.items(), SumMuon(values), 1))
-        self.refused(r"optimizer=None", lambda: make(parameters.items(), None, 1))
-        self.refused(r"named_parameters\(\)", lambda: make(values, adamw, 1))
-        self.refused(r"named_parameters\(\)", lambda: make(nn.Linear(2, 2), adamw, 1))
-        self.refused(r"there is no matrix", lambda: make([("norm", nn.Parameter(torch.ones(3)))], adamw, 1))
-        self.refused(r"there is no matrix", lambda: make(parameters.items(), adamw, 1, select=lambda name, _: False))
-        self.refused(r"step\(batch=-1\)", lambda: make(parameters.items(), adamw, 1).step(batch=-1))
+        self.refused(r"batch=0", lambda: make(parameters.items(), batch=0))
+        self.refused(r"interval=0\.5", lambda: make(parameters.items(), batch=1, interval=0.5))
+        self.refused(r"optimizer=3", lambda: make(parameters.items(), 3, batch=1))
+        self.refused(r"updates none of the matrices", lambda: make(parameters.items(), adamw(matrices()), batch=1))
+        self.refused(r"named_parameters\(\)", lambda: make(values, batch=1))
+        self.refused(r"named_parameters\(\)", lambda: make(nn.Linear(2, 2), batch=1))
+        self.refused(r"there is no matrix", lambda: make([("norm", nn.Parameter(torch.ones(3)))], batch=1))
+        self.refused(r"there is no matrix", lambda: make(parameters.items(), batch=1, select=lambda name, _: False))
+        noise = make(parameters.items(), batch=1, interval=1)
+        self.refused(r"step\(batch=-1\)", lambda: noise.step(batch=-1))
+        self.refused(r"step\(loss_scale=0\)", lambda: noise.step(loss_scale=0))
+        self.refused(r"part\(share=0\)", lambda: noise.part(share=0))
+        self.refused(r"part\(share=1.0\).*two micro-batches", lambda: noise.part(share=1))
+
+    def test_order_of_calls(self):
+        parameters = matrices()
+        noise = copus.DualNoise(parameters.items(), batch=1, interval=2)
+        noise.part(share=1)
+        noise.step()
+        self.refused(r"step 2 is measured, but part\(\) was not called", noise.step)
+        self.refused(r"part: no measured matrix has a gradient in step 2", lambda: noise.part(share=0.5))
+        for parameter in parameters.values():
+            parameter.grad = torch.ones_like(parameter)
+        noise.part(share=0.5)
+        self.refused(r"part was called twice in step 2", lambda: noise.part(share=0.5))
+        for parameter in parameters.values():
+            parameter.grad = None
+        self.refused(r"step: no measured matrix has a gradient.*before zero_grad", noise.step)
 
     def test_sparse_gradients(self):
         embedding = nn.Embedding(5, 3, sparse=True)
-        optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1, momentum=0.1)
-        noise = copus.DualNoise([("table", embedding.weight)], optimizer, batch=1, interval=1)
-
-        def steps():
-            for _ in range(4):
-                embedding(torch.tensor([1, 2])).sum().backward()
-                noise.step()
-                optimizer.step()
-
+        noise = copus.DualNoise([("table", embedding.weight)], batch=1, interval=1)
+        embedding(torch.tensor([1, 2])).sum().backward()
         with self.assertRaisesRegex(copus.UserError, "table is sparse.*sparse=False"):
-            steps()
-
-    def test_states_of_an_optimizer(self):
-        parameters = matrices()
-        optimizer = torch.optim.AdamW(parameters.values())
-        noise = copus.DualNoise(parameters.items(), optimizer, batch=1, interval=1)
-        train(parameters, optimizer, noise, range(1))
-        for state in optimizer.state.values():
-            del state["step"]
-        self.refused(r"AdamW keeps only exp_avg, exp_avg_sq of", noise.step)
+            noise.part(share=0.5)
 
     def test_states_to_load(self):
         parameters = matrices()
-        noise = copus.DualNoise(parameters.items(), torch.optim.AdamW(parameters.values()), batch=1)
+        noise = copus.DualNoise(parameters.items(), batch=1)
         good = noise.state_dict()
         self.refused("was given None", lambda: noise.load_state_dict(None))
         self.refused("of version 1", lambda: noise.load_state_dict(good | {"version": 2}))

@@ -19,7 +19,7 @@ FORMATS, BENCHES, PLAN = "docs/file-formats.md", "docs/benches.md", "docs/plan.m
 # Objects whose keys are data: paths, names of phases, of files, of policies' families.
 DATA = {"held_out_losses", "phase_seconds", "pause_by_phase", "files", "by_worth", "by_growth", "by_job", "constants", "left_out"}
 # The members of these are documented behind a link: the sums for the noise scale.
-ELSEWHERE = {"noise_average", "sign_noise", "spectral_noise"}
+ELSEWHERE = {"noise_average", "sign_noise", "spectral_noise", "preconditioned_noise"}
 NOT_WRITTEN_HERE = {
     "decisions.jsonl": {
         "state": "after 1,000 steps",

@@ -1,4 +1,4 @@
-// The base run of the tests' experiments, as the text of a file. Their arms change its steps, batch and rate.
+// For tests: the base configuration of experiments, as text. Arms change its steps, batch and learning rate.
 #pragma once
 
 namespace copus {

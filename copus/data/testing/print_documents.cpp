@@ -1,4 +1,4 @@
-// Prints the token ids of a corpus for tests, a line per document. Arguments: path or prefix, vocabulary size.
+// For tests: prints the token ids of a corpus, one line per document. Arguments: path or prefix, vocabulary size.
 #include <cstdint>
 #include <exception>
 #include <iostream>

@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// The parts of an .idx file; change one to damage it.
+// The contents of an .idx file. Tests damage a file by changing a member.
 struct MegatronIndex {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   uint64_t version = 1;

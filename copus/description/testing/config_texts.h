@@ -37,7 +37,7 @@ inline const Json gpt2_config = Json::parse(R"({
   "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4,
   "n_positions": 512
 })");
-// For heads of 16.
+// Long and short factors for heads of 16 elements.
 inline const Json longrope = {{"type", "longrope"},
                               {"short_factor", {1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7}},
                               {"long_factor", {1, 2, 3, 4, 8, 12, 16, 24.5}}};

@@ -11,9 +11,9 @@ struct Activated {
   Vector<C> value, slope;
 };
 
-// Activations of the form x sigmoid(z(x)). SiLU has z = x. GELU's tanh approximation has z = 2 sqrt(2 / pi) (x +
-// 0.044715 x^3), since (1 + tanh(z / 2)) / 2 is sigmoid(z). Each Curve computes z, and a product with its derivative
-// z'(x).
+// Activation functions of the form x sigmoid(z(x)): SiLU with z = x, and GELU's tanh approximation with z = 2 sqrt(2 /
+// pi) (x + 0.044715 x^3), since (1 + tanh(z / 2)) / 2 = sigmoid(z). A Curve computes z(x), and a product with the
+// derivative z'(x).
 template <class C, class Curve>
 struct Sigmoidal {
   static COPUS_INLINE Vector<C> value(Vector<C> x) { return x / (exponential<C>(-Curve::exponent(x)) + 1); }
@@ -51,7 +51,7 @@ COPUS_INLINE Vector<C> ratio(Vector<C> x, const double (&first)[n], const double
   return numerator / denominator;
 }
 
-// Exact GELU: x Phi(x), where Phi is the normal distribution function, computed by Cody's (1969) rational functions of
+// Exact GELU: x Phi(x), where Phi is the normal distribution function, from Cody's (1969) rational approximations of
 // erf and erfc.
 template <class C>
 struct Gelu {

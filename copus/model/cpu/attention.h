@@ -1,8 +1,8 @@
 // Causal flash attention (Dao et al. 2022) on the CPU. Scores exist only as blocks of block x block elements in the
-// first-level cache. Keys, values and queries are packed once per head into dense, vector-aligned panels, since rows of
-// the fused query-key-value matrix are a power of two apart and would evict each other. Rows are processed in groups of
-// `group`. A group on the diagonal stops at its last visible key, so the masked half is not computed. Blocks of keys
-// that no query of a block sees, because of its window or its document, are skipped.
+// first-level cache. Keys, values and queries are packed once per head into dense, vector-aligned panels, because rows
+// of the fused query-key-value matrix are a power of two apart and would evict each other from the cache. Rows are
+// processed in groups of `group`. A group on the diagonal stops at its last visible key, so the masked half is not
+// computed. A block of keys is skipped if window or documents hide it from all queries of the block.
 #pragma once
 
 #include <cmath>
@@ -14,26 +14,26 @@
 namespace copus::cpu::COPUS_ISA {
 
 constexpr int64_t block = attention_block_on_cpu;        // queries and keys of one block of scores
-constexpr int group = COPUS_VECTOR_BYTES == 64 ? 8 : 4;  // rows of one register tile; divides `block`
+constexpr int group = COPUS_VECTOR_BYTES == 64 ? 8 : 4;  // rows per register tile; divides `block`
 
 COPUS_INLINE int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 COPUS_INLINE int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// The range of keys that a query sees: from first() to the query's own position.
+// The keys that a query sees: from first() to its own position.
 struct Sight {
   int64_t window;
   const int64_t* document_starts;  // [sequence] or null
 
-  // Returns the first key that a query sees. It never decreases from one query to the next.
+  // Returns the first key that a query sees, which never decreases from query to query.
   COPUS_INLINE int64_t first(int64_t query) const {
     const int64_t of_document = document_starts ? document_starts[query] : 0;
     return maximum(of_document, query - window + 1);
   }
-  // Returns the first key relative to the beginning of a block, at most `seen`: the number of keys up to the query.
+  // Returns first() relative to the beginning of a block, but at most `seen`, the number of keys up to the query.
   COPUS_INLINE int64_t first_in_block(int64_t query, int64_t block_begin, int64_t seen) const {
     return minimum(seen, maximum(0, first(query) - block_begin));
   }
-  // Returns the end of the queries that see some key of the block [begin, end).
+  // Returns the end of the range of queries that see any key of the block [begin, end).
   COPUS_INLINE int64_t queries_end(int64_t end, int64_t sequence) const {
     const int64_t within_window = minimum(sequence, end - 1 + window);
     if (!document_starts) return within_window;
@@ -53,7 +53,7 @@ COPUS_INLINE int64_t padded(int64_t n) {
   return (n + Simd<C>::width - 1) / Simd<C>::width * Simd<C>::width;
 }
 
-// Computes c[0..rows) x [0..vectors) (+)= sum over k in [begin, end) of a(row, k) * b[k], where a(row, k) = a[row *
+// Computes c[0..rows) x [0..vectors) (+)= sum over k in [begin, end) of a(row, k) * b[k], with a(row, k) = a[row *
 // a_row + k * a_k].
 template <int rows, int vectors, class C>
 COPUS_INLINE void multiply_tile(const C* a, int64_t a_row, int64_t a_k, const C* b, int64_t b_row, int64_t begin,
@@ -76,7 +76,7 @@ COPUS_INLINE void multiply_tile(const C* a, int64_t a_row, int64_t a_k, const C*
   }
 }
 
-// Computes the same sums for `columns` (a multiple of the vector width) columns and `rows` <= group rows.
+// The same for `columns` columns (a multiple of the vector width) and `rows` <= group rows.
 template <class C>
 COPUS_INLINE void multiply_rows(int64_t rows, int64_t columns, const C* a, int64_t a_row, int64_t a_k, const C* b,
                                 int64_t b_row, int64_t begin, int64_t end, C* c, int64_t c_row, bool accumulate) {
@@ -110,7 +110,7 @@ COPUS_INLINE void pack(const S* from, int64_t stride, int64_t tokens, int64_t he
   }
 }
 
-// Transposes to[i, token] = from[token, i] from packed, dense `from`. Fills up to `to_row` tokens with zeros.
+// Transposes packed, dense tokens: to[i, token] = from[token, i]. Fills up to `to_row` tokens with zeros.
 template <class C>
 COPUS_INLINE void transpose(const C* from, int64_t from_row, int64_t tokens, int64_t head_dim, C* to, int64_t to_row) {
   for (int64_t t0 = 0; t0 < to_row; t0 += Simd<C>::width) {
@@ -187,7 +187,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
         const int64_t keys = minimum(block, a.sequence - k0);
         for (int64_t r0 = 0; r0 < queries; r0 += group) {
           const int64_t rows = minimum(group, queries - r0);
-          const int64_t visible = diagonal ? minimum(keys, r0 + group) : keys;  // keys visible to any row of the group
+          const int64_t visible = diagonal ? minimum(keys, r0 + group) : keys;  // visible to any row of the group
           multiply_rows(rows, padded<C>(visible), s.query + r0 * row, row, 1, s.key_transposed + k0, key_row, 0,
                         a.head_dim, s.scores + r0 * block, block, false);
           for (int64_t r = r0; r < r0 + rows; ++r) {
@@ -196,7 +196,7 @@ void attention_forward(const AttentionForward<S>& a, int64_t task, Compute<S>* m
             const int64_t first = sight.first_in_block(q0 + r, k0, end);
             for (int64_t i = 0; i < first; ++i) scores[i] = 0;
             for (int64_t i = end; i < visible; ++i) scores[i] = 0;
-            if (first == end) continue;  // this query sees none of the block
+            if (first == end) continue;  // this query sees no key of the block
             C* const begin = scores + first;
             const int64_t seen = end - first;
             if (cap.is_there()) {

@@ -1,4 +1,4 @@
-// Picks the kernels of the widest instruction set that both the build and this processor have.
+// Selects the kernels of the widest instruction set that the build includes and this processor supports.
 #include "copus/model/cpu/kernels.h"
 
 namespace copus::cpu {

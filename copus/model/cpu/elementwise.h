@@ -1,4 +1,4 @@
-// Kernels that read memory once: norms, rotary embedding, cross-entropy, optimizers and sums.
+// Memory-bound kernels: norms, rotary embedding, cross-entropy, optimizers and sums.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ void norm_rows(const NormForward<S>& a, int64_t begin, int64_t end) {
   using C = Compute<S>;
   for (int64_t row = begin; row < end; ++row) {
     const S* input = a.residual + row * a.width;
-    Vector<C> sums = splat<C>(0);  // of squares, or of elements if their mean is subtracted first
+    Vector<C> sums = splat<C>(0);  // of squares, or of elements if their mean is to be subtracted
     if (a.delta) {
       const S* delta = a.delta + row * a.width;
       S* sum = a.sum + row * a.width;
@@ -248,7 +248,7 @@ struct RowSoftmax {
   C largest, sum, target_logit;
 };
 
-// Computes the softmax statistics of a row. `target` may be outside the columns.
+// Computes the softmax statistics of a row. `target` may be outside of the columns.
 template <class S>
 COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns, int64_t target,
                                                 SoftCap<Compute<S>> cap) {
@@ -274,7 +274,7 @@ COPUS_INLINE RowSoftmax<Compute<S>> row_softmax(const S* logits, int64_t columns
   return {largest, horizontal_sum<C>(sums), cap.is_there() ? cap.of(of_target)[0] : of_target[0]};
 }
 
-// Computes the softmax of a whole row from the statistics of its parts, in their order.
+// Computes the softmax of a whole row from the statistics of its parts, in the order of the parts.
 template <class S>
 RowSoftmax<Compute<S>> combine_parts(const CrossEntropy<S>& a, int64_t row) {
   using C = Compute<S>;
@@ -435,8 +435,8 @@ void weighted_sum(const WeightedSum<C>& a, int64_t begin, int64_t end) {
 template <class C>
 double squared_norm(const C* data, int64_t begin, int64_t end) {
   constexpr int half = Simd<double>::width;
-  // Prefetches, which doubles the speed. The blocks are so short that the work between them interrupts the processor's
-  // own read-ahead.
+  // Distance of prefetches in elements. Prefetching doubles the speed: blocks are so short that the processor's own
+  // prefetcher does not help.
   constexpr int64_t prefetch_distance = 1024;
   Vector<double> low = splat<double>(0), high = splat<double>(0);
   for_vectors<C>(end - begin, [&](int64_t i, int64_t n) COPUS_INLINE_LAMBDA {

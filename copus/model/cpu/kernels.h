@@ -1,6 +1,6 @@
 // The CPU kernels behind model/kernels/kernels.h, on raw pointers, without torch headers. The same sources are compiled
-// once per instruction set, and kernels<S>() picks the widest that this processor has. Rows and tasks are given as
-// ranges, which the caller distributes over its thread pool. No result depends on how ranges are divided.
+// once per instruction set, and kernels<S>() selects the widest that this processor supports. Kernels process ranges of
+// rows or tasks, which the caller distributes over its thread pool. No result depends on how the ranges are divided.
 //
 // S is the storage type of weights and activations: float, double or BFloat16. Arithmetic is in Compute<S>.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace copus::cpu {
 
-// The value in description/model_description.h, which these sources must not include: an inline function compiled here
-// for one instruction set could be linked into code that must run without it.
+// Repeats the value of description/model_description.h. These sources must not include that header: its inline
+// functions, compiled here for one instruction set, could be linked into code that must run without it.
 inline constexpr int64_t ignored_target = -100;
 
 struct BFloat16 {
@@ -44,14 +44,14 @@ struct NormForward {
   const S* bias;           // [width]; null: RMSNorm
   S* sum;                  // [rows, width]; only with delta
   S* normed;               // [rows, width]
-  Compute<S>* statistics;  // rstd [rows]; of LayerNorm mean and rstd [rows, 2]
+  Compute<S>* statistics;  // RMSNorm: rstd [rows]; LayerNorm: mean and rstd [rows, 2]
 };
 
-// Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient. Writes the weight's gradient over
-// the range of rows to weight_gradient.
+// Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient, and the weight's gradient over
+// the range of rows.
 template <class S>
 struct NormBackward {
-  bool is_layer;  // LayerNorm
+  bool is_layer;  // true: LayerNorm
   int64_t width;
   const S* output_gradient;      // [rows, width]
   const S* input;                // [rows, width]
@@ -72,7 +72,7 @@ struct HeadNormForward {
   S* normed;                           // [rows, (heads + 2 kv_heads) * head_dim]
 };
 
-// Replaces the gradient of `normed` by the gradient of `qkv`, in place. The values' gradient stays as it is. Writes the
+// Overwrites the gradient of `normed` with the gradient of `qkv`; the values' gradient stays as it is. Computes the
 // weights' gradients over the range of rows.
 template <class S>
 struct HeadNormBackward {
@@ -84,9 +84,9 @@ struct HeadNormBackward {
   Compute<S>*query_weight_gradient, *key_weight_gradient;  // [head_dim], over this range
 };
 
-// RMSNorm over all queries of a row together, and over all its keys; values are copied. Forward and backward have two
-// kernels each, one for sums and one for results: ranks hold different heads of the same rows, and must add up their
-// sums between the two kernels. In arrays of two, the first element is for queries and the second for keys.
+// RMSNorm over all queries of a row together, and over all its keys; values are copied. Ranks hold different heads of
+// the same rows and must add up their sums. So both directions have a kernel for the sums and a kernel for the results.
+// Element 0 of arrays of two is for queries, element 1 for keys.
 template <class S>
 struct ProjectionNorm {
   int64_t widths[2];         // of the local heads
@@ -96,8 +96,8 @@ struct ProjectionNorm {
   const S* weights[2];        // [widths[i]]
   const Compute<S>* squares;  // [rows, 2], over all ranks
   S* normed = nullptr;        // [rows, widths[0] + 2 widths[1]]
-  // Backward: replaces the gradient of `normed` by the gradient of `qkv`, in place. Writes the weights' gradients over
-  // the range of rows.
+  // Backward: overwrites the gradient of `normed` with the gradient of `qkv`. Computes the weights' gradients over the
+  // range of rows.
   S* gradient = nullptr;
   const Compute<S>* products = nullptr;  // [rows, 2], over all ranks
   Compute<S>* weight_gradients[2] = {};  // [widths[i]], over this range
@@ -105,7 +105,7 @@ struct ProjectionNorm {
   int64_t row() const { return widths[0] + 2 * widths[1]; }
 };
 
-// Sums over the local heads, [rows, 2]: of qkv squared, or with `gradient` of gradient x weight x qkv.
+// Computes sums over the local heads, [rows, 2]: of qkv^2 or, with `gradient`, of gradient x weight x qkv.
 template <class S>
 struct ProjectionSums {
   int64_t widths[2];
@@ -117,7 +117,7 @@ struct ProjectionSums {
   int64_t row() const { return widths[0] + 2 * widths[1]; }
 };
 
-// Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the row's angle; backward, by the
+// Rotates pairs (j, j + rotary_dim / 2) of the first `heads` heads of every row by the row's angle; backward by the
 // negative angle.
 template <class S>
 struct Rotary {
@@ -130,7 +130,7 @@ struct Rotary {
 
 enum class ActivationFunction { silu, gelu_tanh, gelu };
 
-// Computes activation = function(gate) * up, gate and up side by side in one row. Without a gate: function(input).
+// Computes activation = function(gate) * up, where a row is gate, then up. Without a gate: function(input).
 template <class S>
 struct ActivationForward {
   ActivationFunction function;
@@ -140,8 +140,8 @@ struct ActivationForward {
   S* activation;   // [rows, width]
 };
 
-// Works in place: the gradient of the input replaces the input, and the activation replaces its gradient. The next
-// linear layer's weight gradient needs the activation, so the forward pass need not keep it.
+// Overwrites the input with its gradient, and the activation's gradient with the activation. The next layer's weight
+// gradient needs the activation, which the forward pass therefore need not keep.
 template <class S>
 struct ActivationBackward {
   ActivationFunction function;
@@ -152,15 +152,15 @@ struct ActivationBackward {
 };
 
 // Causal grouped-query attention over packed sequences of equal length. A query sees the keys of its document up to its
-// own position, or only the last `window` of them. One task is one (sequence, kv head). Scores exist only for one block
-// of queries and keys (flash attention, Dao et al. 2022).
+// own position, at most the last `window` keys. A task is one (sequence, kv head). Scores exist only for one block of
+// queries and keys (flash attention, Dao et al. 2022).
 template <class S>
 struct AttentionInput {
   int64_t batch, sequence, heads, kv_heads, head_dim, window;
   Compute<S> scale, softcap;          // scores are scaled, then soft-capped; 0: no soft-cap
   int64_t row_stride, output_stride;  // elements between tokens
   const S *query, *key, *value;       // first element of each matrix
-  const int64_t* document_starts;     // [batch, sequence], ascending in a sequence; null: a sequence is one document
+  const int64_t* document_starts;     // [batch, sequence], ascending within a sequence; null: one document each
 };
 
 template <class S>
@@ -176,7 +176,7 @@ struct AttentionBackward : AttentionInput<S> {
   S *query_gradient, *key_gradient, *value_gradient;  // row_stride between tokens
 };
 
-// Copies each token's row of a part of the embedding table that begins at token `first_token`. Other tokens get zeros.
+// Looks up tokens in a part of the embedding table, whose first row is token `first_token`. Other tokens get zeros.
 template <class S>
 struct EmbeddingPart {
   int64_t first_token, vocab, width;
@@ -185,27 +185,28 @@ struct EmbeddingPart {
   S* out;                 // [rows, width]
 };
 
-// Computes the softmax statistics of each row over its local columns, which begin at token `first_token`.
+// Computes the softmax statistics of each row over its local columns, the first of which is token `first_token`.
 template <class S>
 struct SoftmaxStatistics {
   int64_t first_token, vocab;
-  Compute<S> softcap;      // of the logits, before anything else; 0: none
+  Compute<S> softcap;      // of the logits, applied first; 0: none
   const S* logits;         // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not local)
 };
 
-// Computes the softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
+// Computes the softmax cross-entropy of each row. With `gradient`, overwrites logits with loss_scale *
+// d(loss)/d(logits).
 template <class S>
 struct CrossEntropy {
   int64_t first_token, vocab;  // range of the local columns
-  Compute<S> softcap;          // of the logits, before anything else; 0: none
+  Compute<S> softcap;          // of the logits, applied first; 0: none
   bool gradient;
   double loss_scale;
   S* logits;               // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* losses;          // [rows]
-  // The statistics of all parts of the columns; null if one part has the whole row.
+  // The statistics of all parts of the columns; null if the columns are not split.
   const double* statistics;  // [parts, rows, 3]
   int64_t parts, rows;
 };
@@ -257,25 +258,25 @@ struct Kernels {
   void (*rotary)(const Rotary<S>&, int64_t begin, int64_t end);
   void (*activation_forward)(const ActivationForward<S>&, int64_t begin, int64_t end);
   void (*activation_backward)(const ActivationBackward<S>&, int64_t begin, int64_t end);
-  int64_t (*attention_forward_scratch)(const AttentionForward<S>&);  // elements of Compute<S> that one thread needs
+  int64_t (*attention_forward_scratch)(const AttentionForward<S>&);  // elements of Compute<S> per thread
   void (*attention_forward)(const AttentionForward<S>&, int64_t task, Compute<S>* scratch);
   int64_t (*attention_backward_scratch)(const AttentionBackward<S>&);
   void (*attention_backward)(const AttentionBackward<S>&, int64_t task, Compute<S>* scratch);
   void (*embedding_part)(const EmbeddingPart<S>&, int64_t begin, int64_t end);
   void (*softmax_statistics)(const SoftmaxStatistics<S>&, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropy<S>&, int64_t begin, int64_t end);
-  // Adds out[j] += sum over rows of data[row, j], for the columns of the range, rows in ascending order.
+  // Adds out[j] += sum over rows of data[row, j], for the columns j in begin .. end, rows in ascending order.
   void (*add_column_sums)(const S* data, int64_t rows, int64_t width, Compute<S>* out, int64_t begin, int64_t end);
-  // Adds gradient[tokens[r] - first_token, j] += data[r, j] for the columns of the range, rows in ascending order.
-  // Tokens outside the `vocab` rows of the gradient add nothing.
+  // Adds gradient[tokens[r] - first_token, j] += data[r, j] for the columns j in begin .. end, rows in ascending order.
+  // Skips tokens outside of the gradient's `vocab` rows.
   void (*add_embedding_gradient)(const S* data, const int64_t* tokens, int64_t rows, int64_t width, int64_t first_token,
                                  int64_t vocab, Compute<S>* gradient, int64_t begin, int64_t end);
-  // Optimizers work on master-typed state, so they are the same for float and BFloat16 storage.
+  // Optimizers work on the master dtype, so they are the same for float and BFloat16 storage.
   void (*adamw)(const AdamW<Compute<S>>&, int64_t begin, int64_t end);
   void (*signum)(const Signum<Compute<S>>&, int64_t begin, int64_t end);
   void (*muon)(const Muon<Compute<S>>&, int64_t begin, int64_t end);
   void (*weighted_sum)(const WeightedSum<Compute<S>>&, int64_t begin, int64_t end);
-  double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squared in C, summed in float64
+  double (*squared_norm)(const Compute<S>* data, int64_t begin, int64_t end);  // squares in Compute<S>, sum in float64
 };
 
 template <class S>

@@ -1,5 +1,5 @@
-// Vectors of the instruction set for which this source is compiled, based on the vector extensions of GCC and clang.
-// The namespace is named after the instruction set, so that no code of one is linked into another.
+// Vectors for the instruction set of this compilation, based on the vector extensions of GCC and clang. The namespace
+// contains the instruction set's name, so that code for different instruction sets is never merged by the linker.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct Simd<float> {
   using Unaligned = float __attribute__((vector_size(COPUS_VECTOR_BYTES), aligned(4), may_alias));
   using Integer = int32_t __attribute__((vector_size(COPUS_VECTOR_BYTES)));
   static constexpr int width = COPUS_VECTOR_BYTES / 4;
-  // exp_low is the logarithm of the smallest normal number; e^x is 0 below it. At exp_high e^x is already infinite.
+  // exp_low: the logarithm of the smallest normal number, below which e^x is rounded to 0. exp_high: e^x is infinite
+  // here.
   static constexpr float exp_low = -87.3365402F, exp_high = 89.0F;
   static constexpr float ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F, inverse_ln2 = 1.44269504F;
   static constexpr float round_magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
@@ -59,8 +60,8 @@ COPUS_INLINE Vector<C> splat(C value) {
   return Vector<C>{} + value;
 }
 
-// Load and store `count` <= width elements. Lanes beyond count are zero (or `fill`) and are not stored. With a constant
-// count == width these are one instruction.
+// Load and store `count` <= width elements. Lanes beyond count are loaded as zero (or `fill`) and not stored. With a
+// constant count == width this is one instruction.
 template <class C>
 COPUS_INLINE Vector<C> load(const C* from, int64_t count, C fill = 0) {
   if (count == Simd<C>::width) return *reinterpret_cast<const typename Simd<C>::Unaligned*>(from);
@@ -108,7 +109,7 @@ COPUS_INLINE void store(BFloat16* to, Vector<float> vector, int64_t count) {
   }
 }
 
-// Calls f(offset, count) over a row of n elements: whole vectors, then the rest.
+// Calls f(offset, count) over n elements: whole vectors, then the remaining elements.
 template <class C, class F>
 COPUS_INLINE void for_vectors(int64_t n, F f) {
   constexpr int64_t width = Simd<C>::width;
@@ -131,8 +132,8 @@ COPUS_INLINE C horizontal_max(Vector<C> vector) {
   return best;
 }
 
-// Computes e^x to 2 units in the last place: range reduction to |r| <= ln(2)/2, then the Taylor polynomial, whose
-// remainder there is below half a unit. Results below the normal range are 0. A NaN remains NaN.
+// Computes e^x to 2 units in the last place: range reduction to |r| <= ln(2)/2, then a Taylor polynomial with a
+// remainder below half a unit. Results below the normal range are 0. A NaN remains NaN.
 template <class C>
 COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   using S = Simd<C>;
@@ -148,7 +149,7 @@ COPUS_INLINE Vector<C> exponential(Vector<C> x) {
   Vector<C> polynomial = splat<C>(coefficient(S::taylor_degree));
 #pragma GCC unroll 16
   for (int degree = S::taylor_degree - 1; degree >= 0; --degree) polynomial = polynomial * r + coefficient(degree);
-  // The low bits of `shifted` hold n as an integer. 2^n is applied in two factors, since n may be 128 (1024).
+  // The low bits of `shifted` are the integer n. 2^n is applied in two factors, because n may be 128 (double: 1024).
   using Integer = typename S::Integer;
   const Integer exponent = reinterpret_cast<Integer>(shifted) - reinterpret_cast<Integer>(splat<C>(S::round_magic));
   const Integer half = exponent >> 1;
@@ -173,7 +174,7 @@ COPUS_INLINE Vector<C> hyperbolic_tangent(Vector<C> x) {
   return magnitude < static_cast<C>(0.625) ? x + x * square * (numerator / denominator) : x < 0 ? -large : large;
 }
 
-// A soft-cap: cap tanh(x / cap). 0: no cap.
+// The soft-cap cap tanh(x / cap); 0: no cap.
 template <class C>
 struct SoftCap {
   C cap, inverse;
@@ -181,7 +182,7 @@ struct SoftCap {
 
   COPUS_INLINE bool is_there() const { return cap > 0; }
   COPUS_INLINE Vector<C> of(Vector<C> x) const { return hyperbolic_tangent<C>(x * inverse) * cap; }
-  // Returns the derivative, given the capped value.
+  // Returns the derivative at the x with this capped value.
   COPUS_INLINE Vector<C> slope_at(Vector<C> capped) const {
     const Vector<C> share = capped * inverse;
     return 1 - share * share;

@@ -1,6 +1,6 @@
-// Rotary embedding and activations. Every element is read and written once, so they move the minimum of bytes. Rotary
-// embedding moves 4 bytes per rotated pair of bfloat16. A thread also reads the angles, 8 bytes per pair for eight
-// heads. There are few angles, and they come from the caches.
+// Rotary embedding and activations. Every element is read and written once, the minimum of memory traffic. Rotary
+// embedding moves 4 bytes per rotated element of bfloat16. A thread also reads the angles, 8 bytes per pair, once for
+// eight heads. There are few angles, and they come from the caches.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -9,9 +9,9 @@
 namespace copus::gpu {
 
 inline constexpr int rotary_threads = 256;
-inline constexpr int rotary_heads = 8;  // number of heads that one thread rotates by the same angles
+inline constexpr int rotary_heads = 8;  // heads that a thread rotates by the same angles
 
-// Rotates. Each thread takes V neighbouring pairs of some heads of a row. Blocks cover rows, and heads along y.
+// Each thread rotates V neighbouring pairs in some heads of a row. Blocks cover rows along x and heads along y.
 template <class S, int V>
 COPUS_KERNEL(rotary_threads)
 rotary_kernel(const Rotary a) {
@@ -63,8 +63,8 @@ struct Activated {
   float value, slope;
 };
 
-// Functions x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3), since
-// (1 + tanh(z / 2)) / 2 is sigmoid(z). Each Curve gives z, and the factor z'(x) of a product.
+// Functions x sigmoid(z(x)): SiLU with z = x, and GELU's tanh approximation with z = 2 sqrt(2 / pi) (x + 0.044715 x^3),
+// since (1 + tanh(z / 2)) / 2 = sigmoid(z). A Curve gives z and the derivative z'(x).
 template <class Curve>
 struct Sigmoidal {
   static COPUS_DEVICE float value(float x) { return x / (1.0F + expf(-Curve::exponent(x))); }

@@ -1,7 +1,7 @@
-// Softmax cross-entropy, of whole rows or of some of their columns. A block processes a row. One pass finds the
-// softmax's largest logit and sum (Milakov & Gimelshein 2018); a second pass replaces the logits by their gradient. The
-// minimum of bytes counts one read and one write of the logits. The product that makes the logits has just written
-// them. If the logits of one call fit into the level-2 cache, the second pass reads them from there.
+// Softmax cross-entropy over whole rows or over some of their columns, one block per row. The first pass finds the
+// largest logit and the sum (Milakov & Gimelshein 2018), the second overwrites the logits with their gradient. The
+// minimum of memory traffic is one read and one write of the logits. If the logits of a call fit into the level-2
+// cache, the second pass reads them from there.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -19,7 +19,7 @@ COPUS_DEVICE SoftmaxSum shuffle_xor(SoftmaxSum value, int bits) {
   return {shuffle_xor(value.largest, bits), shuffle_xor(value.sum, bits)};
 }
 
-// Computes exp(x - largest), also before any logit has been seen, when both may be minus infinity.
+// Computes exp(x - largest). Also correct before the first logit, when both may be minus infinity.
 COPUS_DEVICE float exponential_below(float x, float largest) { return x == largest ? 1.0F : expf(x - largest); }
 
 COPUS_DEVICE SoftmaxSum combine(SoftmaxSum a, SoftmaxSum b) {
@@ -34,7 +34,7 @@ struct SoftCap {
   explicit COPUS_DEVICE SoftCap(float limit) : cap(limit), inverse(is_there ? 1.0F / limit : 0.0F) {}
 
   COPUS_DEVICE float of(float x) const { return is_there ? cap * tanhf(x * inverse) : x; }
-  // Returns product times the derivative, given the capped value.
+  // Returns product * the derivative at the x with this capped value.
   COPUS_DEVICE float times_slope(float product, float capped) const {
     if (!is_there) return product;
     const float share = capped * inverse;
@@ -42,7 +42,7 @@ struct SoftCap {
   }
 };
 
-// Computes the softmax of the row's columns. Every thread of the block gets the result.
+// Computes the softmax statistics of the row's columns for every thread of the block.
 template <class S, int V, bool is_capped>
 COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns, SoftCap<is_capped> cap) {
   SoftmaxSum softmax{-INFINITY, 0};
@@ -54,7 +54,7 @@ COPUS_DEVICE SoftmaxSum softmax_of_row(const S* logits, int64_t columns, SoftCap
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) largest = fmaxf(largest, values[v]);
     softmax.sum *= exponential_below(softmax.largest, largest);
-    // Minus infinity adds nothing, whatever the largest logit is. Infinity and NaN make the sum NaN.
+    // Minus infinity adds 0, whatever the largest logit is. Infinity and NaN make the sum NaN.
     const float origin = largest == -INFINITY ? 0.0F : largest;
     COPUS_UNROLL
     for (int v = 0; v < V; ++v) softmax.sum += expf(values[v] - origin);
@@ -98,7 +98,7 @@ struct RowSoftmax {
   float largest, sum, target_logit;
 };
 
-// Computes the softmax of a whole row from the statistics of its parts, in their order.
+// Computes the softmax of a whole row from the statistics of its parts, in the order of the parts.
 COPUS_DEVICE RowSoftmax combine_parts(const CrossEntropy& a, int64_t row) {
   const auto part = [&a, row](int64_t i) { return a.statistics + (i * a.rows + row) * 3; };
   double largest = part(0)[0], sum = 0, target_logit = 0;
@@ -155,7 +155,7 @@ cross_entropy_kernel(const CrossEntropy a) {
   }
 }
 
-// Adds the sum of the losses, in one block.
+// Adds up the losses in one block.
 static COPUS_KERNEL(cross_entropy_threads) add_losses_kernel(const CrossEntropy a) {
   double sum = 0;
   for (int64_t row = thread_index(); row < a.rows; row += block_threads()) sum += a.losses[row];

@@ -1,6 +1,6 @@
-// The parts of device code that nvcc, hipcc and the tests' emulator spell differently. Kernels take one struct by
-// value. A block has a multiple of 64 threads, so that its warps are whole on every device. Every thread of a block
-// takes part in every synchronisation and shuffle.
+// Device code that nvcc, hipcc and the tests' emulator spell differently. Kernels take one struct by value. A block has
+// a multiple of 64 threads, so that warps are whole on every device. All threads of a block take part in every
+// synchronisation and shuffle.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ COPUS_DEVICE void atomic_add(int64_t* to, int64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
-// Returns the value of the thread whose position in the warp differs by these bits.
+// Returns the value of the thread in the warp whose index differs from this thread's in these bits.
 template <class T>
 COPUS_DEVICE T shuffle_xor(T value, int bits) {
 #if defined(__HIPCC__)
@@ -48,7 +48,7 @@ COPUS_DEVICE T shuffle_xor(T value, int bits) {
 COPUS_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 COPUS_DEVICE uint32_t float_to_bits(float value) { return __float_as_uint(value); }
 COPUS_DEVICE uint64_t double_to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
-// Does nothing here, because the device itself stops at a misaligned access.
+// Does nothing here: the device itself stops at a misaligned access.
 COPUS_DEVICE void check_alignment(const void* /*to*/, size_t /*bytes*/) {}
 
 #endif
@@ -78,7 +78,7 @@ COPUS_DEVICE S round_to(float value) {
   }
 }
 
-// Elements read or written in one access: 16 bytes, or one element if memory is not aligned to 16 bytes.
+// V elements, read or written in one access: 16 bytes, or one element if memory is not aligned to 16 bytes.
 template <class S, int V>
 struct alignas(sizeof(S) * V) Pack {
   S values[V];
@@ -99,13 +99,13 @@ COPUS_DEVICE void store(S* to, const Pack<S, V>& pack) {
 
 inline constexpr int smallest_warp = 32, largest_block = 1024;
 
-// Combines the values of the block's threads in a fixed order; every thread gets the result.
+// Combines the values of the block's threads in a fixed order, and gives every thread the result.
 template <class T, class Combine>
 COPUS_DEVICE T reduce_block(T value, Combine combine) {
   COPUS_SHARED(T, of_warp, largest_block / smallest_warp);
   const int warps = block_threads() / warp_size();
   for (int bits = warp_size() / 2; bits > 0; bits /= 2) value = combine(value, shuffle_xor(value, bits));
-  synchronize_block();  // of_warp may still be read from an earlier reduction
+  synchronize_block();  // other threads may still read `of_warp` from an earlier reduction
   if (thread_index() % warp_size() == 0) of_warp[thread_index() / warp_size()] = value;
   synchronize_block();
   T all = of_warp[0];

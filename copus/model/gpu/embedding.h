@@ -1,9 +1,9 @@
 // The embedding of a part of the vocabulary, and its gradient. Sorting makes rows with equal tokens adjacent, so that
-// each row of the gradient has one writer at a time and a fixed order, for any size of the vocabulary.
+// each row of the gradient has one writer at a time and a fixed order, for vocabularies of any size.
 //
 // Bytes: forward moves 2 n s per row of n elements of s bytes, the minimum. The gradient reads the output gradient once
-// (n s per row), and reads and writes its rows once per distinct token (8 n). Where the rows of a token cross from one
-// tile to the next, it also writes and reads two partial sums (4 n each).
+// (n s per row), and reads and writes its rows once per distinct token (8 n). Where a token's rows continue in the next
+// tile, it also writes and reads two partial sums (4 n each).
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -29,8 +29,8 @@ embedding_part_kernel(const EmbeddingPart a) {
   }
 }
 
-// Returns a row's sort key, made from the index of its token in the part and from the row's number, so no two keys are
-// equal. Tokens outside the part come last.
+// Returns a row's sort key: the token's index in the part, then the row's number, so that all keys differ. Tokens
+// outside of the part come last.
 inline constexpr int key_row_bits = 32;
 COPUS_DEVICE int64_t row_key(const EmbeddingGradient& a, int64_t row) {
   const int64_t index = a.tokens[row] - a.first_token;
@@ -65,9 +65,9 @@ static COPUS_KERNEL(embedding_sort_tile / 2) sort_embedding_tiles_kernel(const E
   }
 }
 
-inline constexpr int merge_lanes = 8;  // number of threads that share the search for one key's place
+inline constexpr int merge_lanes = 8;  // threads that search together for one key's place
 
-// Puts each key at its final index: the number of smaller keys, summed over the tiles.
+// Puts each key at its final index, the number of smaller keys in all tiles.
 static COPUS_KERNEL(embedding_threads) merge_embedding_tiles_kernel(const EmbeddingGradient a) {
   const int64_t i = (block_index() * block_threads() + thread_index()) / merge_lanes;
   const int lane = thread_index() % merge_lanes;
@@ -94,18 +94,18 @@ COPUS_DEVICE int64_t embedding_tiles(const EmbeddingGradient& a) {
   return (a.rows + embedding_tile - 1) / embedding_tile;
 }
 
-// Return where a tile writes its sums of rows whose token continues in a neighbouring tile. first_sum: the token began
-// in the previous tile, and does not continue in the next. last_sum: the token continues in the next tile.
+// The places where a tile writes its sums of tokens with rows in neighbouring tiles. first_sum: for a token that began
+// in the previous tile and ends in this one. last_sum: for a token that continues in the next tile.
 COPUS_DEVICE float* first_sum(const EmbeddingGradient& a, int64_t tile) { return a.partial_sums + tile * a.width; }
 COPUS_DEVICE float* last_sum(const EmbeddingGradient& a, int64_t tile) {
   return a.partial_sums + (embedding_tiles(a) + tile) * a.width;
 }
 
-// Each block sums some columns of a tile of sorted rows. Columns go along y.
+// Each block sums some columns of a tile of sorted rows. Columns are along y.
 template <class S, int V>
 COPUS_KERNEL(embedding_threads)
 sum_embedding_tiles_kernel(const EmbeddingGradient a) {
-  COPUS_SHARED(int64_t, keys, embedding_tile + 2);  // the tile's keys between its two neighbours'; -1 beyond the ends
+  COPUS_SHARED(int64_t, keys, embedding_tile + 2);  // with one key of each neighbouring tile; -1 beyond the ends
   const int64_t tile = block_index(), first = tile * embedding_tile;
   const int count = static_cast<int>(a.rows - first < embedding_tile ? a.rows - first : embedding_tile);
   if (thread_index() < count + 2) {
@@ -140,7 +140,7 @@ sum_embedding_tiles_kernel(const EmbeddingGradient a) {
     for (int i = 0; i < ahead; ++i) {
       if (begin + i >= count) continue;
       const int64_t token = key_token(keys[begin + i + 1]);
-      if (token == a.vocab) return;  // this row and those after it are outside the part
+      if (token == a.vocab) return;  // this row and all later ones are outside of the part
       COPUS_UNROLL
       for (int v = 0; v < V; ++v) sums[v] += widen(rows[i].values[v]);
       const bool last = begin + i + 1 == count;
@@ -157,7 +157,7 @@ sum_embedding_tiles_kernel(const EmbeddingGradient a) {
   }
 }
 
-// Adds the sums shared between tiles. The block of the tile in which a token's rows begin adds them.
+// Adds up sums of tokens that span tiles. The block of the tile in which a token begins adds up the token's sums.
 static COPUS_KERNEL(embedding_threads) join_embedding_tiles_kernel(const EmbeddingGradient a) {
   const int64_t tile = block_index(), tiles = embedding_tiles(a);
   const auto token_at = [&a](int64_t i) { return i >= 0 && i < a.rows ? key_token(a.sorted_keys[i]) : -1; };

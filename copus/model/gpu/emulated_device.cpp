@@ -22,8 +22,8 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   State state;
   Position position;
-  // Values of the two latest exchanges, so that a fast thread does not overwrite a value that a slow thread still has
-  // to read.
+  // The values of the two latest exchanges: a fast thread must not overwrite a value that a slow thread has yet to
+  // read.
   uint64_t exchanged[2];
   int bits[2];
   int exchanges;
@@ -74,11 +74,10 @@ class Block {
     makecontext(&fiber.context, enter, 0);
   }
 
-  // The body of a fiber, which executes one thread of one block after another.
+  // The body of a fiber, which executes one thread of each block in turn.
   static void enter();
 
-  // Runs every ready thread, then releases the threads that have waited for each other. Returns false when the block
-  // has finished.
+  // Runs every ready thread, then releases the threads that have met. Returns false when the block has finished.
   bool step() {
     for (int i = 0; i < threads_; ++i) {
       current_ = device().last_thread_first ? threads_ - 1 - i : i;
@@ -108,7 +107,7 @@ class Block {
     return true;
   }
 
-  // Abandons the block's remaining threads. They never run again, and their stacks hold nothing to destroy.
+  // Abandons the block's other threads. They never run again; their stacks hold nothing that needs destruction.
   [[noreturn]] void abandon() {
     fibers_.clear();
     std::rethrow_exception(failure_);
@@ -154,7 +153,7 @@ Device& device() {
 const Position& position() { return block().current().position; }
 
 void run(int64_t blocks, int64_t blocks_y, int threads, const std::function<void()>& kernel) {
-  // Blocks of a multiple of 64 threads have whole warps on every device; CUDA takes at most 65535 blocks along y.
+  // Blocks of a multiple of 64 threads have whole warps on every device. CUDA allows at most 65535 blocks along y.
   COPUS_CHECK(threads > 0 && threads <= most_threads && threads % 64 == 0, threads, " threads");
   COPUS_CHECK(blocks >= 0 && blocks_y > 0 && blocks_y <= 65535, blocks, " x ", blocks_y, " blocks");
   ++device().launches;

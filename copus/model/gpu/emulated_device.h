@@ -1,8 +1,7 @@
-// An emulated GPU over host memory, for tests of device code that g++ compiles. The blocks of a launch run one after
+// An emulated GPU in host memory, for tests of device code compiled with g++. The blocks of a launch run one after
 // another. Each thread of a block is a fiber, which yields when it waits for the others. The emulator detects faults
-// that a GPU would ignore or that would kill the process: threads that wait for others that have finished or wait
-// elsewhere, and indices beyond shared memory. Shared memory that no thread has written holds NaNs, which reveals reads
-// of it.
+// that a GPU would ignore, or that would kill the process: threads that wait for threads that have finished or wait
+// elsewhere, and indices beyond shared memory. Unwritten shared memory holds NaNs, which reveal reads of it.
 #pragma once
 
 #include <bit>
@@ -25,7 +24,7 @@ namespace copus::gpu {
 
 namespace emulated {
 
-// Settings for tests. The initial warp size is COPUS_EMULATED_WARP. With warps of 64 the initial order is reversed.
+// Settings for tests. COPUS_EMULATED_WARP sets the initial warp size. With warps of 64, the initial order is reversed.
 struct Device {
   int warp_size = 32;
   // The order in which ready threads resume. Correct results do not depend on it.
@@ -38,12 +37,12 @@ struct Position {
   int thread, threads;
   int64_t block, blocks, block_y;
 };
-// Returns the position of the running fiber.
+// Returns the position of the running thread.
 const Position& position();
 
 void run(int64_t blocks, int64_t blocks_y, int threads, const std::function<void()>& kernel);
 void wait_for_block();
-// Gives 8 bytes to the thread at the position that differs by `bits`, and returns that thread's 8 bytes.
+// Exchanges 8 bytes with the thread whose position differs in `bits`; returns that thread's bytes.
 uint64_t exchange(uint64_t value, int bits);
 void* shared_memory(const void* place, size_t bytes);
 

@@ -1,4 +1,4 @@
-// Tests the emulated GPU: threads wait for each other as device code demands, and the emulator detects faults.
+// Tests the emulated GPU: how threads wait for each other, and the faults that it detects.
 #include "copus/model/gpu/emulated_device.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Launches the kernels: chooses the kernel and the numbers of threads and blocks. This is the only source of the GPU
-// kernels that nvcc or hipcc compiles. It needs nothing but the platform's runtime.
+// Launches the kernels: chooses the kernel and the numbers of threads and blocks. nvcc or hipcc compiles only this
+// source of the GPU kernels, which needs nothing but the platform's runtime.
 #include <algorithm>
 #include <cstdint>
 
@@ -19,21 +19,21 @@ constexpr int64_t thread_multiple = 64;  // makes warps whole on every device
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Returns the smallest multiple of thread_multiple with which `items` take as few rounds as with `most` threads.
+// Returns the smallest multiple of thread_multiple that processes `items` in as few rounds as `most` threads.
 int threads_for(int64_t items, int64_t most) {
   const int64_t rounds = std::max<int64_t>(1, divide_up(items, most));
   const int64_t threads = divide_up(divide_up(items, rounds), thread_multiple) * thread_multiple;
   return static_cast<int>(std::max(threads, thread_multiple));
 }
 
-// Returns whether pointers are aligned to 16 bytes. Null counts as aligned.
+// Returns whether all pointers are aligned to 16 bytes. Null counts as aligned.
 template <class... Pointers>
 bool aligned(Pointers... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// Calls f<S, V> for the storage type S and the number V of elements in one access. An access has 16 bytes if rows of
-// `width` elements start at multiples of 16 bytes, otherwise one element.
+// Calls f<S, V> with the storage type S and the number V of elements per access: 16 bytes if rows of `width` elements
+// start at multiples of 16 bytes, otherwise one element.
 template <class F>
 void with_packs(Storage storage, int64_t width, bool is_aligned, F f) {
   if (storage == Storage::float32) {
@@ -46,7 +46,7 @@ void with_packs(Storage storage, int64_t width, bool is_aligned, F f) {
   f.template operator()<BFloat16, 1>();
 }
 
-// Calls f<S, V, K>(threads). K is the smallest number of packs per thread with which norm_threads threads cover a row.
+// Calls f<S, V, K>(threads) with the smallest number K of packs per thread with which norm_threads threads cover a row.
 template <class S, int V, int K, class F>
 void with_norm_packs(int64_t width, F f) {
   const int64_t packs = divide_up(width, V);
@@ -218,7 +218,7 @@ void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream)
 
 void add_squared_norm(const SquaredNorm& a, void* stream) {
   if (a.begin >= a.end) return;
-  // Enough blocks for every device. The result does not depend on their number.
+  // Enough blocks to fill any device. The result does not depend on their number.
   constexpr int64_t most_blocks = 1024;
   const int64_t tiles = divide_up(a.end, squared_norm_tile) - a.begin / squared_norm_tile;
   const Grid grid{std::min(tiles, most_blocks)};

@@ -1,11 +1,11 @@
 // The GPU kernels behind model/kernels/kernels.h, as plain functions on raw pointers to device memory. Each enqueues
-// its work on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them, for CUDA, for HIP, and
-// over host memory for tests (emulated_device.h).
+// its work on `stream` (a cudaStream_t or hipStream_t) and returns. kernels.cu defines them for CUDA, for HIP, and for
+// tests in host memory (emulated_device.h).
 //
 // No result depends on how blocks and threads are scheduled: work is split at fixed places, and only integers are added
 // atomically. `storage` is the type of activations and weights in memory; arithmetic is in float32. Matrices are dense
-// and row-major. Pointers need only the alignment of their elements. If rows begin at multiples of 16 bytes, kernels
-// access memory 16 bytes at a time.
+// and row-major. Pointers need only the alignment of their elements, but kernels access 16 bytes at a time if rows
+// begin at multiples of 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace copus::gpu {
 
-// The value in description/model_description.h, which device code does not include.
+// Repeats the value of description/model_description.h, which device code does not include.
 inline constexpr int64_t ignored_target = -100;
 
 enum class Storage { float32, bfloat16 };
 
-// The widest rows that the norms accept, since they keep rows in registers.
+// The longest rows of norms, which keep a row in registers.
 inline constexpr int64_t widest_norm = 8192;
 
 // Computes sum = residual + delta, and normalises it. If delta is null, sum is not written and residual is the input.
@@ -36,17 +36,17 @@ struct NormForward {
   const void* bias;      // [width]; null: RMSNorm
   void* sum;             // [rows, width]; only with delta
   void* normed;          // [rows, width]
-  float* statistics;     // rstd [rows]; of LayerNorm mean and rstd [rows, 2]
+  float* statistics;     // RMSNorm: rstd [rows]; LayerNorm: mean and rstd [rows, 2]
 };
 void norm_forward(const NormForward& arguments, void* stream);
 
-// The number of rows in one partial sum of a norm weight's gradient.
+// Rows per partial sum of a norm weight's gradient.
 inline constexpr int64_t norm_rows_per_partial_sum = 16;
 
 // Computes input_gradient = residual_gradient + d(normed)/d(input)^T output_gradient.
 struct NormBackward {
   Storage storage;
-  bool is_layer;  // LayerNorm
+  bool is_layer;  // true: LayerNorm
   int64_t rows, width;
   const void* output_gradient;    // [rows, width]
   const void* input;              // [rows, width]
@@ -58,7 +58,7 @@ struct NormBackward {
 };
 void norm_backward(const NormBackward& arguments, void* stream);
 
-// Computes out[range, column] (+)= the sum of the column over the range's rows.
+// Computes out[range, column] (+)= the column's sum over the range's rows.
 struct ColumnSums {
   Storage storage;
   int64_t rows, width, rows_per_range;
@@ -68,7 +68,7 @@ struct ColumnSums {
 };
 void column_sums(const ColumnSums& arguments, void* stream);
 
-// The largest head_dim that the norms of heads accept, since they keep a head's sums in shared memory.
+// The largest head_dim of norms of heads, which keep a head's sums in shared memory.
 inline constexpr int64_t widest_normed_head = 256;
 
 // Normalises each query head and each key head of a row separately, by RMSNorm, and copies the value heads.
@@ -83,10 +83,10 @@ struct HeadNormForward {
 };
 void head_norm_forward(const HeadNormForward& arguments, void* stream);
 
-// The largest number of partial sums of a block: one per warp.
+// Partial sums per block: at most one per warp.
 inline constexpr int64_t head_norm_warps = 8;
 
-// Works in place: turns the gradient of `normed` into the gradient of `qkv`, and leaves the values' gradient as it is.
+// Overwrites the gradient of `normed` with the gradient of `qkv`; that of the values is the same.
 struct HeadNormBackward {
   Storage storage;
   int64_t rows, heads, kv_heads, head_dim;
@@ -95,7 +95,7 @@ struct HeadNormBackward {
   const void* query_weight;
   const void* key_weight;
   void* gradient;  // [rows, (heads + 2 kv_heads) * head_dim]
-  // [ceil(rows / norm_rows_per_partial_sum) * head_norm_warps, head_dim] each
+  // [ceil(rows / norm_rows_per_partial_sum) * head_norm_warps, head_dim] each.
   float* query_weight_gradients;
   float* key_weight_gradients;
 };
@@ -104,7 +104,7 @@ void head_norm_backward(const HeadNormBackward& arguments, void* stream);
 inline constexpr int64_t widest_rotary_head = 512;
 
 // Rotates pairs (j, j + head_dim / 2) of the first `heads` heads of every row by the angle of the row's position;
-// backward, by the negative angle. head_dim is even and at most widest_rotary_head.
+// backward by the negative angle. head_dim is even and at most widest_rotary_head.
 struct Rotary {
   Storage storage;
   int64_t rows, angles, heads, head_dim, row_stride;
@@ -117,7 +117,7 @@ void rotary(const Rotary& arguments, void* stream);
 
 enum class ActivationFunction { silu, gelu_tanh, gelu };
 
-// Computes activation = function(gate) * up, gate and up side by side in one row. Without a gate: function(input).
+// Computes activation = function(gate) * up, where a row is gate, then up. Without a gate: function(input).
 struct ActivationForward {
   Storage storage;
   ActivationFunction function;
@@ -128,7 +128,7 @@ struct ActivationForward {
 };
 void activation_forward(const ActivationForward& arguments, void* stream);
 
-// Works in place: input becomes its gradient, activation_gradient becomes the activation.
+// Overwrites the input with its gradient, and activation_gradient with the activation.
 struct ActivationBackward {
   Storage storage;
   ActivationFunction function;
@@ -139,7 +139,7 @@ struct ActivationBackward {
 };
 void activation_backward(const ActivationBackward& arguments, void* stream);
 
-// Copies each token's row of a part of the embedding table that begins at token `first_token`. Other tokens get zeros.
+// Looks up tokens in a part of the embedding table, whose first row is token `first_token`. Other tokens get zeros.
 struct EmbeddingPart {
   Storage storage;
   int64_t first_token, vocab, rows, width;
@@ -149,12 +149,12 @@ struct EmbeddingPart {
 };
 void embedding_part(const EmbeddingPart& arguments, void* stream);
 
-// Numbers of rows that are summed together, in the order of their tokens, and of rows that one block sorts.
+// Rows that are summed together in the order of their tokens, and rows that one block sorts.
 inline constexpr int64_t embedding_tile = 32;
 inline constexpr int64_t embedding_sort_tile = 1024;
 
-// Adds gradient[tokens[r] - first_token] += output_gradient[r], rows with equal tokens in a fixed order. Tokens outside
-// the part add nothing. Rows are first sorted by token, so that every row of the gradient is read and written once.
+// Adds gradient[tokens[r] - first_token] += output_gradient[r], in a fixed order for equal tokens. Skips tokens outside
+// of the part. Sorts rows by token first, so that every row of the gradient is read and written once.
 struct EmbeddingGradient {
   Storage storage;
   int64_t first_token, vocab, rows, width;
@@ -168,35 +168,36 @@ struct EmbeddingGradient {
 };
 void add_embedding_gradient(const EmbeddingGradient& arguments, void* stream);
 
-// Computes the softmax statistics of each row over its local columns, which begin at token `first_token`.
+// Computes the softmax statistics of each row over its local columns, the first of which is token `first_token`.
 struct SoftmaxStatistics {
   Storage storage;
   int64_t first_token, vocab, rows;
-  float softcap;           // of the logits, before anything else; 0: none
+  float softcap;           // of the logits, applied first; 0: none
   const void* logits;      // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
   double* statistics;      // [rows, 3]: largest logit, sum of exp(logit - largest), target's logit (0 if not local)
 };
 void softmax_statistics(const SoftmaxStatistics& arguments, void* stream);
 
-// Computes the softmax cross-entropy of each row. With `gradient`, logits become loss_scale * d(loss)/d(logits).
+// Computes the softmax cross-entropy of each row. With `gradient`, overwrites logits with loss_scale *
+// d(loss)/d(logits).
 struct CrossEntropy {
   Storage storage;
   int64_t first_token, vocab, rows;  // range of the local columns
-  float softcap;                     // of the logits, before anything else; 0: none
+  float softcap;                     // of the logits, applied first; 0: none
   bool gradient;
   float loss_scale;
   void* logits;            // [rows, vocab]
   const int64_t* targets;  // [rows], ignored_target for none
-  // The statistics of all parts of the columns; null if one part has the whole row.
+  // The statistics of all parts of the columns; null if the columns are not split.
   const double* statistics;  // [parts, rows, 3]
   int64_t parts;
   double* losses;    // [rows], scratch memory
-  double* loss_sum;  // one element, to which the sum of the losses is added
+  double* loss_sum;  // one element, to which the losses are added
 };
 void cross_entropy(const CrossEntropy& arguments, void* stream);
 
-// Updates flat float32 state by AdamW (Loshchilov & Hutter 2019). The formula's values for this step, in float32:
+// Updates flat float32 state by AdamW (Loshchilov & Hutter 2019). Holds the step's coefficients in float32.
 struct AdamW {
   int64_t count;
   AdamWState<float*> state;
@@ -209,7 +210,7 @@ struct AdamW {
 };
 void adamw(const AdamW& arguments, void* stream);
 
-// Updates flat float32 state by Signum (Bernstein et al. 2018). The formula's values for this step, in float32:
+// Updates flat float32 state by Signum (Bernstein et al. 2018). Holds the step's coefficients in float32.
 struct Signum {
   int64_t count;
   float *master, *momentum;
@@ -221,10 +222,10 @@ struct Signum {
 };
 void signum(const Signum& arguments, void* stream);
 
-// Rounds to = from to nearest, ties to even.
+// Rounds `from` to nearest, ties to even, into `to`.
 void round_to_bfloat16(const float* from, void* to, int64_t count, void* stream);
 
-// The number of elements whose squares are summed in float64 before the exact sum. Blocks begin at multiples of it.
+// Number of neighbouring squares that are summed in float64 before the exact sum. Blocks begin at multiples of it.
 inline constexpr int64_t squared_norm_block = 64;
 
 // Adds the squares of values[begin .. end) to `words`, the words of an ExactSum (base/numbers/exact_sum.h).

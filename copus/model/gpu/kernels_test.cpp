@@ -1,5 +1,5 @@
-// Tests the GPU's kernels over the emulated device, with sizes that kernels_test.cpp lacks and with misaligned memory.
-// The reference is the generic kernel in float64.
+// Tests the GPU kernels on the emulated device, with sizes that kernels_test.cpp lacks and with misaligned memory,
+// against the generic kernels in float64.
 #include "copus/model/gpu/kernels.h"
 
 #include <ATen/Context.h>
@@ -40,17 +40,17 @@ struct Case {
 class GpuKernels : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { at::manual_seed(20261122); }
-  // Every test is about kernels of the GPU, so checks that some ran.
+  // Every test must have launched a GPU kernel.
   void TearDown() override {
     if (IsSkipped()) return;
     EXPECT_GT(gpu::emulated::device().launches, launches_);
   }
 
-  // Returns random values that the dtype holds exactly, as float64.
+  // Returns random float64 values that the dtype represents exactly.
   static at::Tensor random(at::IntArrayRef shape) {
     return at::randn(shape, at::kFloat).to(GetParam().dtype).to(at::kDouble);
   }
-  // Copies values in the dtype to contiguous memory that begins at a multiple of 16 bytes, or one element after it.
+  // Copies values in the dtype to contiguous memory that begins at a multiple of 16 bytes, or one element after that.
   static at::Tensor place(const at::Tensor& values, at::ScalarType dtype) {
     const int64_t offset = GetParam().aligned ? 0 : 1;
     const at::Tensor placed = at::empty({values.numel() + offset}, dtype).narrow(0, offset, values.numel());
@@ -66,7 +66,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
   const int64_t launches_ = gpu::emulated::device().launches;
 };
 
-// The widths cover one thread, partial warps, every number of packs per thread, and rows too wide for the registers.
+// Widths for one thread, for partial warps, for every number of packs per thread, and too wide for the registers.
 TEST_P(GpuKernels, Norm) {
   for (const auto& [rows, width] :
        {std::pair{1, 3}, {3, 24}, {65, 72}, {17, 104}, {3, 1001}, {2, 2048}, {2, 4096}, {2, 8192}, {2, 8200}}) {
@@ -102,7 +102,7 @@ TEST_P(GpuKernels, ColumnSumsOfManyRows) {
   }
 }
 
-// Heads have the usual sizes, and there are more heads than a thread rotates.
+// Heads of the usual sizes, and more heads than a thread rotates.
 TEST_P(GpuKernels, Rotary) {
   for (const int64_t head_dim : {2, 10, 64, 80, 128, 512}) {
     const kernels::AttentionShape shape{2, 5, 7, 3, head_dim};
@@ -133,8 +133,8 @@ TEST_P(GpuKernels, Activations) {
   }
 }
 
-// There are few or many tokens, in one sort tile or several. They are distinct, Zipf-distributed or equal, so that the
-// rows of a token are in one tile of sums, in two or in many.
+// Few and many tokens, in one sort tile or several. Tokens are distinct, Zipf-distributed or equal, so that a token's
+// rows are in one tile of sums, in two or in many.
 TEST_P(GpuKernels, EmbeddingGradient) {
   const int64_t vocab = 1009;
   for (const auto& [rows, width] : {std::pair{1, 8}, {3, 5}, {65, 24}, {1100, 8}, {70, 2100}}) {
@@ -155,7 +155,7 @@ TEST_P(GpuKernels, EmbeddingGradient) {
   }
 }
 
-// Rows have fewer columns than threads, or so many that a thread reads several packs at once.
+// Rows with fewer columns than threads, and with so many that a thread reads several packs at once.
 TEST_P(GpuKernels, CrossEntropy) {
   for (const auto& [rows, vocab, softcap] : {std::tuple{1, 2, 0.0},
                                              {3, 1000, 0.0},
@@ -219,8 +219,7 @@ TEST_P(GpuKernels, Signum) {
   }
 }
 
-// Float64 holds the sums of these squares exactly, so any order must give the CPU's words. The squares span the whole
-// range of exponents.
+// float64 sums these squares exactly, so any order must give the CPU's words. They span all exponents.
 TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   const int64_t count = 9001;
   const at::Tensor integers = at::randint(-2000, 2000, {count}, at::kFloat);
@@ -239,8 +238,8 @@ TEST_P(GpuKernels, SquaredNormIsTheCpusToTheBit) {
   }
 }
 
-// There are more tiles than blocks, as in every large model. A thread proceeds from its part of one tile to that of
-// another, whose squares may be too large or too small for its words.
+// More tiles than blocks, as in every large model. A thread goes from its values in one tile to those in another, whose
+// squares may be too large or too small for the thread's words.
 TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
   const int64_t blocks_of_values = 7 * gpu::squared_norm_threads, count = blocks_of_values * 64 - 5;
   const at::Tensor exponents = at::randint(-55, 51, {blocks_of_values}, at::kDouble).repeat_interleave(64);
@@ -260,7 +259,7 @@ TEST_P(GpuKernels, SquaredNormOfSeveralTilesABlock) {
   }
 }
 
-// Sums rounded to float64 depend on their order and on where blocks begin.
+// Sums rounded to float64 depend on the order of additions and on where blocks begin.
 TEST_P(GpuKernels, SquaredNormRoundsAsTheCpu) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl")) {
     GTEST_SKIP() << "the order is that of vectors which this processor lacks";

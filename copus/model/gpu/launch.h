@@ -1,4 +1,4 @@
-// Starts a kernel. The emulator of tests launches kernels in its own way.
+// Launches a kernel. The tests' emulator launches kernels in its own way.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__HIPCC__)

@@ -1,8 +1,8 @@
-// RMSNorm and LayerNorm with the addition of the residual, forward and backward. A block processes whole rows in
-// registers, so that every operand passes through memory once. Each thread holds up to K packs of V elements of a row.
+// RMSNorm and LayerNorm with the addition of the residual, forward and backward. A block keeps whole rows in registers,
+// so that every operand is read or written once. Each thread holds up to K packs of V elements of a row.
 //
 // Bytes per row of n elements of s bytes: forward 4 n s, backward 4 n s, which is the minimum. Backward moves n / 2
-// more for partial sums of the weight's gradient: for every 16 rows one sum of 4 n bytes, written and read again.
+// more for partial sums of the weight's gradient: one sum of 4 n bytes per 16 rows, written and read again.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -111,8 +111,8 @@ norm_backward_kernel(const NormBackward a) {
     const S* const input = static_cast<const S*>(a.input) + row * a.width;
     const S* const residual_gradient = static_cast<const S*>(a.residual_gradient) + row * a.width;
     const bool has_residual = a.residual_gradient != nullptr;
-    // Loads the residual's gradient with the other operands, if there are enough registers, so that the reduction does
-    // not delay it.
+    // With enough registers, loads the residual's gradient with the other operands, so that the reduction does not
+    // delay it.
     constexpr bool upstream_early = K <= 8;
     Pack<S, V> dy[K], x[K], upstream[K];
     COPUS_UNROLL
@@ -165,8 +165,9 @@ norm_backward_kernel(const NormBackward a) {
   }
 }
 
-// Norms of heads. Each warp takes one head at a time, which is short enough to be read again from the cache. Bytes per
-// head of n elements of s bytes: forward 2 n s, backward 3 n s, and n more for partial sums of the weights' gradients.
+// Norms of heads. Each warp processes one head at a time, which is short enough to be read again from the cache. Bytes
+// per head of n elements of s bytes: forward 2 n s, backward 3 n s, and n more for partial sums of the weights'
+// gradients.
 inline constexpr int head_norm_threads = static_cast<int>(head_norm_warps) * smallest_warp;
 
 COPUS_DEVICE float sum_over_warp(float value) {
@@ -174,7 +175,7 @@ COPUS_DEVICE float sum_over_warp(float value) {
   return value;
 }
 
-// Calls f(column) for the first column of each pack of a head that this thread of its warp takes.
+// Calls f(column) with the first column of each pack of a head that this thread processes.
 template <int V, class F>
 COPUS_DEVICE void for_packs_of_head(int64_t head_dim, F f) {
   const int lane = thread_index() % warp_size();
@@ -199,7 +200,7 @@ COPUS_KERNEL(head_norm_threads)
 head_norm_forward_kernel(const HeadNormForward a) {
   const int warp = thread_index() / warp_size(), warps = block_threads() / warp_size();
   const int64_t all = a.heads + 2 * a.kv_heads;
-  // All warps take the same number of turns, so that all threads take part in every sum.
+  // All warps run equally many iterations, so that all threads take part in every sum.
   for (int64_t first = 0; first < all; first += warps) {
     const int64_t head = first + warp;
     const bool is_there = head < all, is_value = head >= a.heads + a.kv_heads;
@@ -277,7 +278,7 @@ head_norm_backward_kernel(const HeadNormBackward a) {
       });
     }
   }
-  // A device with wide warps has fewer warps per block, so the other sums are zero.
+  // With wider warps a block has fewer warps, and the remaining sums are zero.
   for (int sum = warp; sum < head_norm_warps; sum += warps) {
     const int64_t to = (block_index() * head_norm_warps + sum) * a.head_dim;
     for_packs_of_head<V>(a.head_dim, [&](int64_t column) {
@@ -290,8 +291,8 @@ head_norm_backward_kernel(const HeadNormBackward a) {
   }
 }
 
-inline constexpr int column_sum_lanes = 32;     // number of rows of a range that a block reads side by side
-inline constexpr int column_sum_threads = 256;  // gives a block 8 packs of columns: whole memory sectors
+inline constexpr int column_sum_lanes = 32;     // rows of a range that a block reads side by side
+inline constexpr int column_sum_threads = 256;  // a block reads 8 packs of columns: whole memory sectors
 
 // Sums each lane's rows in ascending order, then the lanes in order. One block processes 8 V columns of a range.
 template <class S, int V>

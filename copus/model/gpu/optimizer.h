@@ -1,5 +1,5 @@
-// Kernels over flat ranges of parameters: optimizers, rounding, and squared norms. Bytes per element, all at the
-// minimum: AdamW 28 (four reads, three writes), Signum 20 (three reads, two writes), rounding 6, a squared norm 4.
+// Kernels over flat ranges of parameters: optimizers, rounding, and squared norms. Bytes per element, all minimal:
+// AdamW 28 (four reads, three writes), Signum 20 (three reads, two writes), rounding 6, squared norms 4.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"
@@ -71,13 +71,13 @@ round_kernel(const Rounding a) {
   store(a.to + i, rounded);
 }
 
-inline constexpr int not_numbers = 71, positive_infinities = 69;  // counts that follow the digits of an ExactSum
+inline constexpr int not_numbers = 71, positive_infinities = 69;  // indices of counts behind the digits of an ExactSum
 
-// A sum of nonnegative doubles, as neighbouring words of an ExactSum. A term covers three words. The sum accepts terms
-// that are up to 2^32 times larger or smaller than the first one.
+// A sum of nonnegative doubles in neighbouring words of an ExactSum. A double covers three words. Holds doubles within
+// a factor of 2^32 of the first one.
 struct WordSum {
   static constexpr int size = 5;
-  int first;  // index of the first word, -1: no terms yet
+  int first;  // index of the first word; -1: no double yet
   int64_t words[size];
 };
 
@@ -89,7 +89,7 @@ COPUS_DEVICE void flush(const WordSum& sum, int64_t* words) {
   }
 }
 
-// Adds `value` exactly, like ExactSum::add(double): to `sum`, or if it does not fit there to `words`.
+// Adds `value` exactly, like ExactSum::add(double): to `sum` if it is within the sum's words, otherwise to `words`.
 COPUS_DEVICE void add_exactly(double value, WordSum& sum, int64_t* words) {
   const uint64_t bits = double_to_bits(value);
   const uint64_t fraction = bits & ((uint64_t{1} << 52) - 1);
@@ -118,7 +118,7 @@ inline constexpr int squared_norm_threads = 64;
 inline constexpr int64_t squared_norm_tile = squared_norm_threads * squared_norm_block;
 
 // Sums the squares of at most 64 values in the order of the CPU's widest vectors (cpu/elementwise.h with AVX-512): in
-// sixteen lanes, then the upper eight lanes are added to the lower eight, and so on.
+// sixteen lanes, then adds the upper eight lanes to the lower eight, and so on.
 COPUS_DEVICE double sum_squares(const float* values, int count) {
   constexpr int lanes = 8;
   double low[lanes], high[lanes];
@@ -139,8 +139,8 @@ COPUS_DEVICE double sum_squares(const float* values, int count) {
   return sum;
 }
 
-// Adds squared norms. A block reads tiles of 64 x 64 values in order into shared memory. Each thread sums the squares
-// of 64 neighbours. At the end the threads add up their words, and one thread adds the result atomically.
+// Adds squared norms. A block reads tiles of 64 x 64 values into shared memory, and each thread sums the squares of 64
+// neighbours. Finally the threads add up their words, and one thread adds the result atomically.
 template <int V>
 COPUS_KERNEL(squared_norm_threads)
 squared_norm_kernel(const SquaredNorm a) {
@@ -150,7 +150,7 @@ squared_norm_kernel(const SquaredNorm a) {
   WordSum sum{-1, {}};
   for (int64_t tile = a.begin / squared_norm_tile + block_index(); tile < end_tile; tile += grid_blocks()) {
     const int64_t first = tile * squared_norm_tile;
-    synchronize_block();  // the previous tile may still be in use
+    synchronize_block();  // other threads may still read the previous tile
     constexpr int ahead = 8;
     for (int begin = 0; begin < squared_norm_tile; begin += ahead * squared_norm_threads * V) {
       Pack<float, V> packs[ahead];
@@ -172,13 +172,13 @@ squared_norm_kernel(const SquaredNorm a) {
       }
     }
     synchronize_block();
-    // The part of this thread's 64 values that lies between begin and end.
+    // The range of this thread's 64 values within begin .. end.
     const int64_t offset = first + thread_index() * block;
     const int from = static_cast<int>(a.begin > offset ? a.begin - offset : 0);
     const int to = static_cast<int>(a.end < offset + block ? a.end - offset : block);
     if (from < to) add_exactly(sum_squares(&values[thread_index() * row + from], to - from), sum, a.words);
   }
-  // Each iteration adds up the threads' sums that begin at the same word, highest words first.
+  // Each iteration adds up the threads' sums that begin at the same word, from the highest word down.
   for (;;) {
     const int first = reduce_block(sum.first, [](int x, int y) { return x > y ? x : y; });
     if (first < 0) return;

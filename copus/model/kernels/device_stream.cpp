@@ -7,7 +7,7 @@ namespace copus {
 
 namespace {
 
-// Calls the stream's handle by its name in libtorch 2.11, or by its name in later versions.
+// Returns the stream's handle; libtorch renamed the function after 2.11.
 template <class Stream>
 void* handle_of(const Stream& stream) {
   if constexpr (requires { stream.stream_handle(); }) {

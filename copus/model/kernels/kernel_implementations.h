@@ -1,12 +1,12 @@
-// The implementations of the kernels of model/kernels/kernels.h, one namespace for each; arguments and results as
-// there. kernels.cpp chooses among them by the tensor.
+// The implementations of model/kernels/kernels.h, with the same arguments and results, one namespace per
+// implementation. kernels.cpp selects among them by tensor.
 #pragma once
 
 #include "copus/model/kernels/kernels.h"
 
 namespace copus::kernels {
 
-// The dtype of statistics, main gradients and optimizer state beside tensors of this dtype.
+// The dtype of statistics, main gradients and optimizer state for weights or activations of this dtype.
 inline at::ScalarType master_dtype(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -48,7 +48,7 @@ decltype(kernels::attention_backward) attention_backward;
 decltype(kernels::map_singular_values) map_singular_values;
 decltype(kernels::squared_norm) squared_norm;
 decltype(kernels::round_to) round_to;
-// Returns the derivative of soft_cap, given its results.
+// Returns the derivative of soft_cap from its result.
 at::Tensor soft_cap_slope(const at::Tensor& capped, double softcap);
 
 }  // namespace generic
@@ -69,7 +69,7 @@ decltype(kernels::squared_norm) squared_norm;
 namespace on_gpu {
 
 COPUS_COMMON_KERNELS;
-// Adds the squared norm of these elements of a float32 tensor to the words of an ExactSum, int64, on its device.
+// Adds the squared norm of elements begin .. end of a float32 tensor to the words (int64) of an ExactSum on its device.
 void add_squared_norm(const at::Tensor& words, const at::Tensor& flat, int64_t begin, int64_t end);
 // Rounds from float32 to bfloat16.
 decltype(kernels::round_to) round_to;
@@ -79,13 +79,12 @@ decltype(kernels::round_to) round_to;
 #undef COPUS_COMMON_KERNELS
 #undef COPUS_KERNELS_WITHOUT_GPU
 
-// Attention by cuDNN, in a build that has its headers (kernels_cudnn.cpp). Other builds have a stand-in that accepts no
-// shape.
+// Attention by cuDNN, in builds with its headers (kernels_cudnn.cpp). In other builds a stand-in accepts no shape.
 namespace on_cudnn {
 
-// Returns whether cuDNN computes attention on this device, for the shapes that it supports.
+// Returns whether cuDNN may compute attention on this device.
 bool is_for(at::Device device);
-// Returns whether cuDNN supports this shape on this device with results that repeat bitwise. The first call for a shape
+// Returns whether cuDNN supports this shape on this device, with bitwise repeatable results. The first call for a shape
 // prepares its kernels, which takes about 0.1 s.
 bool takes_attention(const at::Tensor& qkv, const AttentionShape& shape);
 decltype(kernels::attention) attention;

@@ -1,5 +1,4 @@
-// Chooses the implementation: the fused kernels of the CPU or of the GPU for tensors that these accept, the generic
-// ones for the rest.
+// Selects the implementation: fused CPU or GPU kernels for the tensors that they accept, otherwise the generic ones.
 #include "copus/model/kernels/kernels.h"
 
 #include <ATen/Parallel.h>
@@ -13,7 +12,7 @@ namespace copus::kernels {
 namespace {
 
 #ifdef COPUS_GPU_EMULATED
-// In tests the GPU's kernels compute on the CPU's tensors.
+// In tests the GPU kernels run on CPU tensors.
 constexpr bool has_gpu = true;
 constexpr at::DeviceType gpu = at::kCPU;
 #else
@@ -21,7 +20,7 @@ constexpr bool has_gpu = COPUS_HAS_GPU;
 constexpr at::DeviceType gpu = at::kCUDA;  // libtorch's name for AMD's devices too
 #endif
 
-// The kernels of a GPU; a build without one needs a stand-in, which is never chosen.
+// Builds without GPU kernels need a stand-in, which is never selected.
 #if COPUS_HAS_GPU || defined(COPUS_GPU_EMULATED)
 namespace fused_on_gpu = on_gpu;
 #else
@@ -40,13 +39,13 @@ bool runs_fused_on_cpu(const at::Tensor& tensor) {
          (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
 }
 
-// Chooses the implementation that accepts this tensor.
+// Selects the implementation that accepts this tensor.
 template <class Kernel>
 Kernel* choose(const at::Tensor& tensor, Kernel* on_gpu, Kernel* on_cpu, Kernel* generic) {
   return runs_fused_on_gpu(tensor) ? on_gpu : runs_fused_on_cpu(tensor) ? on_cpu : generic;
 }
 
-// Chooses the implementation of attention, the same one for both directions of a shape.
+// Selects the implementation of attention: the same one for both directions of a shape.
 template <class Kernel>
 Kernel* choose_attention(const at::Tensor& qkv, const AttentionShape& shape, Kernel* on_cpu, Kernel* by_cudnn,
                          Kernel* generic) {

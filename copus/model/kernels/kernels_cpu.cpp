@@ -1,5 +1,5 @@
-// Kernels on the CPU: runs the kernels of cpu/ on ATen's thread pool. Work is split at fixed places, so no result
-// depends on the number of threads.
+// CPU kernels: runs the kernels of cpu/ on ATen's thread pool. Work is split at fixed places, so no result depends on
+// the number of threads.
 
 #include <ATen/Parallel.h>
 
@@ -19,7 +19,7 @@ static_assert(cpu::ignored_target == ignored_target);
 namespace {
 
 constexpr int64_t rows_per_task = 16;
-// The number of rows in one partial sum of a weight gradient. It fixes the order of the sum.
+// Rows per partial sum of a weight gradient. This fixes the order of the sum.
 constexpr int64_t rows_per_partial_sum = 64;
 constexpr int64_t elements_per_block = 16384;  // a multiple of bucket_alignment
 
@@ -179,7 +179,7 @@ cpu::ProjectionNorm<S> projection_norm(const at::Tensor& qkv, const AttentionSha
           .squares = data<C>(squares)};
 }
 
-// Without `gradient`, sums squares, and `norm` is unused.
+// Without `gradient`, sums squares and ignores `norm`.
 at::Tensor projection_sums(const at::Tensor& gradient, const at::Tensor& qkv, const AttentionShape& shape,
                            const ProjectionNorm& norm) {
   at::Tensor sums = empty({qkv.size(0), 2}, master_dtype(qkv), qkv.device());
@@ -259,7 +259,7 @@ void rotary_(const at::Tensor& qkv, const AttentionShape& shape, const at::Tenso
 
 namespace {
 
-// The positions in a row of the query-key-value matrix at which the key heads and the value heads begin.
+// The columns of the query-key-value matrix at which the key heads and the value heads begin.
 int64_t first_key(const AttentionShape& shape) { return shape.heads * shape.head_dim; }
 int64_t first_value(const AttentionShape& shape) { return first_key(shape) + shape.kv_heads * shape.head_dim; }
 

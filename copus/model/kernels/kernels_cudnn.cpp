@@ -1,7 +1,7 @@
 // Attention by cuDNN, forward and backward. On GPUs of compute capability 9.0 its kernels are about twice as fast as
-// the flash attention that ATen chooses if results have to repeat (docs/gpu.md). cuDNN also offers a backward pass that
-// repeats bitwise, which ATen's front end to cuDNN does not request. This backward pass keeps d(softmax) of whole rows,
-// so it runs over a few sequences at a time.
+// the flash attention that ATen selects if results must repeat bitwise (docs/gpu.md). cuDNN has a bitwise repeatable
+// backward pass too, which ATen's front end does not request. It keeps d(softmax) of whole rows in memory, so it runs
+// for a few sequences at a time.
 //
 // Building this file needs the headers of cuDNN and cudnn-frontend (CMakeLists.txt). At run time it uses the cuDNN
 // library that libtorch has loaded.
@@ -26,7 +26,7 @@
 #include "copus/placement/attention_workspace.h"
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // where cudnn-frontend looks for cuDNN's functions
+void* cudnn_dlhandle = nullptr;  // the library in which cudnn-frontend looks up functions
 }
 
 namespace copus::kernels::on_cudnn {
@@ -48,15 +48,15 @@ enum Operand : int64_t {
   value_gradient
 };
 
-// Runs `call`, which allocates device memory outside ATen's allocator. If it fails for lack of memory, empties ATen's
-// cache and retries. Throws like the allocator if memory is still lacking; returns other errors.
+// Runs `call`, which allocates device memory outside of ATen's allocator. If memory is lacking, empties ATen's cache
+// and tries again; throws like the allocator if that fails too. Returns other errors.
 fe::error_t with_memory(at::Device device, const std::function<fe::error_t()>& call) {
   fe::error_t error = call();
   if (error.is_good()) return error;
   c10::getDeviceAllocator(device.type())->emptyCache();
   error = call();
   if (error.is_good()) return error;
-  constexpr size_t least_bytes = size_t{64} << 20;  // a kernel's code and local memory need part of it
+  constexpr size_t least_bytes = size_t{64} << 20;  // partly for a kernel's code and local memory
   size_t free_bytes = 0, total_bytes = 0;
   const bool is_full = cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && free_bytes < least_bytes;
   TORCH_CHECK_WITH(OutOfMemoryError, !is_full, "cuDNN: ", error.get_message());
@@ -94,7 +94,7 @@ class Handle {
   cudnnHandle_t handle_ = nullptr;
 };
 
-// Describes a tensor as [batch, heads, sequence, head_dim] in rows of `row` elements.
+// Describes a tensor as [batch, heads, sequence, head_dim] within rows of `row` elements.
 void place(Tensor_attributes& tensor, Operand operand, const AttentionShape& shape, int64_t heads, int64_t row) {
   tensor.set_uid(operand)
       .set_dim({shape.batch, heads, shape.sequence, shape.head_dim})
@@ -162,7 +162,7 @@ std::unique_ptr<Graph> backward_graph(const AttentionShape& shape) {
   return graph;
 }
 
-// Prepares a graph's kernels. Returns false if cuDNN has none for it.
+// Prepares a graph's kernels. Returns false if cuDNN has none.
 bool prepare(Graph& graph, cudnnHandle_t handle, at::Device device) {
   const bool is_supported = graph.validate().is_good() && graph.build_operation_graph(handle).is_good() &&
                             graph.create_execution_plans({fe::HeurMode_t::A}).is_good() &&
@@ -173,11 +173,11 @@ bool prepare(Graph& graph, cudnnHandle_t handle, at::Device device) {
 // The prepared graphs of one attention shape.
 struct Plans {
   std::unique_ptr<Graph> forward;   // of all sequences
-  std::unique_ptr<Graph> backward;  // of `sequences_at_once` of them
+  std::unique_ptr<Graph> backward;  // of `sequences_at_once` sequences
   int64_t sequences_at_once;
 };
 
-// Prepares a shape. Returns nullptr if cuDNN does not support both directions.
+// Prepares a shape. Returns null unless cuDNN supports both directions.
 std::unique_ptr<Plans> prepare_plans(const AttentionShape& shape, cudnnHandle_t handle, at::Device device) {
   AttentionShape at_once = shape;
   at_once.batch = sequences_of_attention_backward(shape.batch, shape.heads, shape.sequence);
@@ -187,14 +187,14 @@ std::unique_ptr<Plans> prepare_plans(const AttentionShape& shape, cudnnHandle_t 
   return plans;
 }
 
-// A thread's handle and plans. Ranks are threads in some tests.
+// A thread's handle and plans; in some tests ranks are threads.
 struct ThreadState {
   explicit ThreadState(at::Device device) : handle(device) {}
   Handle handle;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double>, std::unique_ptr<Plans>> plans;
 };
 
-// A thread uses one device, and the state belongs to it.
+// Each thread uses only one device.
 ThreadState& thread_state(at::Device device) {
   thread_local ThreadState state(device);
   return state;
@@ -204,7 +204,7 @@ ThreadState& thread_state(at::Device device) {
 bool has_library() {
   static const bool is_loaded = [] {
     fe::cudnn_dlhandle = dlopen(concat("libcudnn.so.", CUDNN_MAJOR).c_str(), RTLD_NOW | RTLD_NOLOAD);
-    // Otherwise cudnn-frontend opens the first CUDA runtime that it finds, perhaps of another version.
+    // Without this, cudnn-frontend opens any CUDA runtime that it finds, perhaps of another version.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", concat("libcudart.so.", CUDART_VERSION / 1000).c_str(), /*overwrite=*/0);
     return fe::cudnn_dlhandle != nullptr;
   }();
@@ -236,7 +236,7 @@ void execute(const Graph& graph, std::unordered_map<int64_t, void*> operands, at
   succeed(device, [&] { return graph.execute(handle, operands, workspace.data_ptr()); });
 }
 
-// Returns the address of the rows of sequence `first`, offset by `columns` elements.
+// Returns the address of column `columns` in the first row of sequence `first`.
 char* at_sequence(const at::Tensor& rows, const AttentionShape& shape, int64_t first, int64_t columns) {
   COPUS_CHECK(rows.is_contiguous());
   return static_cast<char*>(rows.data_ptr()) +

@@ -55,8 +55,8 @@ at::Tensor over_host_memory(void* data, at::IntArrayRef shape, at::ScalarType dt
   return at::from_blob(data, shape, release_data, at::TensorOptions().dtype(dtype));
 }
 
-// Copies to a GPU through pinned memory, so that the copy runs asynchronously. ATen's allocator does not reuse this
-// memory before the copy is done.
+// Copies to a GPU through pinned memory, so that the copy is asynchronous. ATen's allocator does not reuse this memory
+// before the copy is done.
 at::Tensor from_host(const int64_t* data, at::IntArrayRef shape, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kLong);
   const at::Tensor host = at::empty(shape, options.pinned_memory(!device.is_cpu()));
@@ -134,9 +134,9 @@ namespace {
 
 // Ways to add a product of bfloat16 matrices to a float32 matrix.
 enum class WideSum {
-  in_product,     // the product accumulates onto the float32 elements, which are read and written once
-  after_product,  // the product in float32, then added
-  after_rounding  // the product in bfloat16, then added
+  in_product,     // the product accumulates in the float32 elements, which are read and written once
+  after_product,  // computes the product in float32, then adds it
+  after_rounding  // computes the product in bfloat16, then adds it
 };
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, WideSum way) {
@@ -154,8 +154,8 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-// Returns whether `way` adds a small product exactly. The product's terms are whole numbers, and the sum has a fraction
-// that float32 can represent and bfloat16 cannot. Throws if this libtorch or device lacks the operator.
+// Tests whether `way` adds a small product exactly: its terms are whole numbers, and the sum has a fraction that fits
+// into float32 but not into bfloat16. Throws if this libtorch or device lacks the operator.
 bool is_exact(WideSum way, at::Device device) {
   constexpr int64_t rows = 64, in = 32, out = 48;
   const auto whole_numbers = [&](int64_t columns) {
@@ -177,9 +177,9 @@ bool is_exact(WideSum way, at::Device device) {
   return sum.equal(expected);
 }
 
-// Returns the most exact way to add a product (WideSum) that this device supports. It is found once, because all
-// devices of a process are alike. libtorch 2.11 and 2.13 for CUDA support all three ways. In libtorch for ROCm, the
-// products may refuse a result type that is wider than the factors' type; the later ways then remain.
+// Returns the most exact WideSum that the process's devices support; all devices are alike, so one test suffices.
+// libtorch 2.11 and 2.13 for CUDA support all three. libtorch for ROCm may refuse products with a wider result type,
+// which leaves only the last ones.
 WideSum wide_sum(at::Device device) {
   if (device.is_cpu()) return WideSum::after_rounding;
   static const WideSum best = [&] {
@@ -221,7 +221,7 @@ void synchronize(at::Device device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
-// Multiplies values with varying bits, because a GPU multiplies ones faster: they need less power.
+// Multiplies varying values: a GPU multiplies ones faster, because they need less power.
 double time_matmul(int64_t n, at::ScalarType dtype, at::Device device) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(device);
   const at::Tensor a = at::arange(n * n, options).remainder_(251).div_(251).sub_(0.5).to(dtype).view({n, n});
@@ -252,8 +252,8 @@ Heads split_heads(const at::Tensor& qkv, const AttentionShape& s) {
 
 at::Tensor repeat_heads(const at::Tensor& tensor, int64_t times) { return tensor.repeat_interleave(times, 1); }
 
-// Returns the mask [length_q, length_k], or [batch, 1, length_q, length_k] with documents. It is true where a query
-// sees a key. The last query sees the last key.
+// Returns the mask, which is true where a query sees a key: [length_q, length_k], with documents [batch, 1, length_q,
+// length_k]. The last query is at the position of the last key.
 at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, const at::Tensor& document_starts,
                        at::Device device) {
   const int64_t last = keys - queries;
@@ -271,15 +271,15 @@ at::Tensor masked_scores(const at::Tensor& query, const at::Tensor& key, const A
   return scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
-// Chooses ATen's operator for these heads; a GPU has several. `math` stands for our own composition, which also
-// computes cases that the operators do not support, such as float32. The operators read query, key and value in place,
-// and key and value heads may serve several query heads.
+// Selects ATen's attention operator for these heads; on GPUs there are several. The operators read query, key and value
+// in place, and several query heads may share a key/value head. `math` stands for our own composition, which also
+// computes cases that the operators do not support, such as float32.
 //
-// ATen's choice depends on device, shape and determinism. If kernels have to be deterministic (configure_aten), it is
-// flash attention on compute capabilities 8.0 to 12.1. (cuDNN's backward pass in ATen is faster on 9.0 and 10.x, but
-// adds in any order.) This function first excludes shapes that the operators, called without ATen's front end, cannot
-// handle: heads of odd sizes, which the front end would pad, and sizes between 192 and 256, for which flash attention
-// has no backward pass on some devices.
+// ATen selects by device, shape and determinism. If kernels must be deterministic (configure_aten), it selects flash
+// attention on compute capabilities 8.0 to 12.1. (The backward pass of cuDNN in ATen is faster on 9.0 and 10.x, but its
+// order of additions varies.) Before that, this function excludes shapes that the operators cannot handle without
+// ATen's front end: heads of odd sizes, which the front end would pad, and heads of 192 to 256, for which flash
+// attention lacks a backward pass on some devices.
 at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
   const int64_t head_dim = h.query.size(3);
   // These operators have neither windows nor soft-caps.
@@ -290,19 +290,19 @@ at::SDPBackend attention_operator(const Heads& h, const AttentionShape& shape) {
       h.query, h.key, h.value, std::nullopt, 0.0, /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true));
   const bool is_known = choice == at::SDPBackend::flash_attention || choice == at::SDPBackend::cudnn_attention;
   if (!is_known) return at::SDPBackend::math;
-  // Where cuDNN attends, flash attention can, and it takes documents of several lengths.
+  // Flash attention supports whatever cuDNN does, and also documents of different lengths.
   return shape.documents.defined() ? at::SDPBackend::flash_attention : choice;
 }
 
-// Queries, keys and values by rows, [batch * sequence, heads or kv_heads, head_dim]: views.
+// Returns views of queries, keys and values by row: [batch * sequence, heads or kv_heads, head_dim].
 Heads heads_of_rows(const at::Tensor& qkv, const AttentionShape& s) {
   const at::Tensor rows = qkv.view({s.batch * s.sequence, s.heads + 2 * s.kv_heads, s.head_dim});
   return {rows.narrow(1, 0, s.heads), rows.narrow(1, s.heads, s.kv_heads),
           rows.narrow(1, s.heads + s.kv_heads, s.kv_heads)};
 }
 
-// Turns [batch, heads, sequence, head_dim] into [batch * sequence, heads * head_dim]. The result shares the memory of
-// the argument if this already has the second layout.
+// Converts [batch, heads, sequence, head_dim] to [batch * sequence, heads * head_dim]. Shares the argument's memory if
+// the elements are already in this order.
 at::Tensor join_heads(const at::Tensor& heads) {
   return heads.transpose(1, 2).reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
 }
@@ -311,7 +311,7 @@ at::Tensor join_heads(const at::Tensor& heads) {
 
 namespace {
 
-// The query heads and the key heads of a matrix as separate rows, in fresh memory: [rows * heads, head_dim].
+// The query heads and the key heads of a matrix, one head per row, in new memory: [rows * heads, head_dim].
 struct HeadRows {
   at::Tensor query, key;
 };
@@ -356,7 +356,7 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
 
 namespace {
 
-// Calls compute(part, x, weight, width) for the queries (0) and for the keys (1) of a matrix; x is a view.
+// Calls compute(part, x, weight, width) for a matrix's queries (part 0) and keys (part 1); x is a view.
 template <class Compute>
 void for_projections(const at::Tensor& qkv, const AttentionShape& s, const ProjectionNorm& norm, Compute compute) {
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
@@ -444,7 +444,7 @@ Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at:
   const at::Tensor dp = at::matmul(dy, value.transpose(2, 3)).to(wide);
   const at::Tensor dot = (dy.to(wide) * output.to(wide)).sum(3, true);
   at::Tensor ds = p * (dp - dot) * shape.scale();
-  // Masked scores are infinite, and their gradient is 0.
+  // Masked scores are minus infinity; their gradient is 0.
   if (shape.softcap > 0) ds = ds * soft_cap_slope(scores.clamp_min(-shape.softcap), shape.softcap);
   ds = ds.to(narrow);
   const auto sum_shared = [&](const at::Tensor& gradient) {
@@ -454,8 +454,8 @@ Heads attention_backward_by_math(const at::Tensor& dy, const Heads& h, const at:
           sum_shared(at::matmul(p.to(narrow).transpose(2, 3), dy))};
 }
 
-// Attention of documents of several lengths, without the scores between them. Its backward pass repeats bitwise where
-// kernels are to be deterministic, as that of sequences of one length.
+// Attention within documents of different lengths, without scores across documents. If kernels must be deterministic,
+// its backward pass repeats bitwise.
 AttentionResult flash_attention_of_documents(const at::Tensor& qkv, const AttentionShape& shape) {
   const Heads h = heads_of_rows(qkv, shape);
   const auto& [starts, bounds, longest] = shape.documents;
@@ -517,7 +517,7 @@ at::Tensor attention_backward(const at::Tensor& output_gradient, const at::Tenso
     return rows.view({shape.batch, shape.sequence, shape.heads, shape.head_dim}).transpose(1, 2);
   };
   const at::Tensor dy = per_head(output_gradient), output = per_head(forward.output);
-  // The random state is read only with dropout, and the sequence offsets only with packed sequences.
+  // Only dropout reads the random state, and only packed sequences the offsets.
   const at::Tensor state = empty({}, at::kLong, at::kCPU), none;
   Heads d;
   switch (attention_operator(h, shape)) {
@@ -568,7 +568,7 @@ at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::
 
 at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
                                at::ScalarType dtype) {
-  constexpr double smallest_norm = 1e-30;  // a zero matrix stays zero
+  constexpr double smallest_norm = 1e-30;  // keeps a zero matrix zero
   const bool is_tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = (matrix / matrix.norm().clamp_min(smallest_norm)).to(dtype);
   if (is_tall) x = x.t().contiguous();
@@ -584,7 +584,7 @@ at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const Quintic
 ExactSum squared_norm(const at::Tensor& flat, int64_t begin, int64_t end) {
   ExactSum sum;
   for (int64_t from = begin; from < end;) {
-    // Blocks at either end may be partial. One call sums the whole blocks between them.
+    // The first and the last block may be partial. One call sums all whole blocks between them.
     const int64_t whole = (end - from) / squared_norm_block * squared_norm_block;
     const bool aligned = from % squared_norm_block == 0 && whole > 0;
     const int64_t next_cut = (from / squared_norm_block + 1) * squared_norm_block;

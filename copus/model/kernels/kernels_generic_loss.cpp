@@ -15,8 +15,8 @@ at::Tensor soft_cap_slope(const at::Tensor& capped, double softcap) { return 1 -
 
 namespace {
 
-// Indices of tokens in a part of the vocabulary (rows or columns), and whether each token is in the part. A token
-// outside the part has some valid index.
+// For each token, its index in a part of the vocabulary (rows or columns), and whether it is in the part. For other
+// tokens the index is arbitrary but valid.
 struct PartIndex {
   at::Tensor index, here;
 };
@@ -41,7 +41,7 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
 
 namespace {
 
-// Returns the logits in the master dtype, soft-capped if there is a cap.
+// Returns the logits in the master dtype, soft-capped if softcap > 0.
 at::Tensor capped(const at::Tensor& logits, double softcap) {
   const at::Tensor wide = logits.to(master_dtype(logits));
   return softcap > 0 ? soft_cap(wide, softcap) : wide;

@@ -52,15 +52,15 @@ struct Activated {
   at::Tensor value, slope;
 };
 
-// Computes x Phi(x), with the distribution function of the normal distribution.
+// Computes x Phi(x), where Phi is the normal distribution function.
 Activated exact_gelu(const at::Tensor& x) {
   const at::Tensor phi = at::erf(x / std::numbers::sqrt2).add(1).div(2);
   const at::Tensor density = (x.square() / -2).exp() * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
   return {x * phi, phi + x * density};
 }
 
-// Computes x sigmoid(z(x)): SiLU has z = x, and GELU's approximation 2 sqrt(2 / pi) (x + 0.044715 x^3), since
-// (1 + tanh(z / 2)) / 2 is sigmoid(z).
+// Computes x sigmoid(z(x)): SiLU with z = x, and GELU's tanh approximation with z = 2 sqrt(2 / pi) (x + 0.044715 x^3),
+// since (1 + tanh(z / 2)) / 2 = sigmoid(z).
 Activated activated(const at::Tensor& x, ActivationFunction function) {
   if (function == ActivationFunction::gelu) return exact_gelu(x);
   const bool is_silu = function == ActivationFunction::silu;

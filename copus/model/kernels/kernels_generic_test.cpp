@@ -1,4 +1,4 @@
-// Tests what ATen's operators do on the test device: products added to wider gradients, and attention.
+// Tests ATen's operators on the test device: products added to wider gradients, and attention.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
@@ -22,7 +22,7 @@ namespace {
 
 using reference::relative_error;
 
-// The gradient keeps a fraction that bfloat16 cannot represent next to the product, whose terms sum to whole numbers.
+// The gradient has a fraction that bfloat16 could not keep beside the product, a whole number.
 TEST(KernelsGeneric, WeightGradientsAddUpInTheirOwnDtype) {
   at::manual_seed(21);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kDouble}) {
@@ -38,8 +38,8 @@ TEST(KernelsGeneric, WeightGradientsAddUpInTheirOwnDtype) {
   }
 }
 
-// ATen's flash attention computes bfloat16 heads of 64 and 128 on a GPU. It must accept our views of one joint matrix,
-// and fewer key-value heads than query heads. The composition computes heads of 10 and other dtypes.
+// On a GPU, ATen's flash attention computes bfloat16 heads of 64 and 128. It must accept our views of one joint matrix,
+// and fewer key/value heads than query heads. Our composition computes heads of 10, and other dtypes.
 TEST(KernelsGeneric, AttentionMatchesAutogradWhateverTheOperator) {
   struct Case {
     at::ScalarType dtype;

@@ -1,4 +1,4 @@
-// Kernels on the GPU: allocates the results of the kernels in gpu/ and launches them on the current stream. No call
+// GPU kernels: allocates the results of the kernels in gpu/, and launches these kernels on the current stream. No call
 // waits.
 #include <cmath>
 #include <vector>
@@ -17,9 +17,9 @@ static_assert(gpu::squared_norm_block == squared_norm_block);
 
 namespace {
 
-// The number of rows of one block of the column sums: small enough for many blocks, large enough for few partial sums.
+// Rows per block of column sums: few enough for many blocks, and enough for few partial sums.
 constexpr int64_t rows_per_column_sum = 256;
-// Up to this number of rows, one pass sums them all.
+// Up to this number of rows are summed in one pass.
 constexpr int64_t few_rows = 1024;
 
 gpu::Storage storage(const at::Tensor& tensor) {

@@ -1,5 +1,5 @@
-// Tests every kernel, fused and generic, against autograd through a plain formula in float64, over random shapes, on
-// the test device.
+// Tests every kernel, fused and generic, on the test device with random shapes, against autograd through a plain
+// formula in float64.
 #include "copus/model/kernels/kernels.h"
 
 #include <ATen/Context.h>
@@ -34,11 +34,11 @@ using kernels::AttentionShape;
 using reference::gradients;
 using reference::relative_error;
 
-// Float64 has 53 bits. Sums of some thousand terms lose a few of its 16 digits.
+// float64 has 53 bits; sums of some thousand terms lose a few of its 16 digits.
 constexpr double float64_tolerance = 1e-12;
-// Float32 has 24 bits. Errors of sums grow with the square root of some thousand terms.
+// float32 has 24 bits; the error of a sum grows with the square root of some thousand terms.
 constexpr double float32_tolerance = 3e-6;
-// Bfloat16 stores 8 bits. Every stored intermediate adds half a unit, 2^-9.
+// bfloat16 stores 8 bits; every stored intermediate adds half a unit, 2^-9.
 constexpr double bfloat16_tolerance = 1e-2;
 
 double tolerance(at::ScalarType dtype) {
@@ -54,7 +54,7 @@ class Kernels : public testing::TestWithParam<at::ScalarType> {
   void SetUp() override { at::manual_seed(20260101); }
 
   static at::ScalarType dtype() { return GetParam(); }
-  // Returns random values that the dtype holds exactly, as float64.
+  // Returns random float64 values that the dtype represents exactly.
   static at::Tensor random(at::IntArrayRef shape) {
     return at::randn(shape, at::kFloat).to(test_device(), dtype()).to(at::kDouble);
   }
@@ -100,8 +100,8 @@ struct AttentionCase {
   double softcap = 0;
 };
 
-// There are fewer and more heads than a GPU block has warps. Heads are shorter than one vector of a warp, one vector
-// and several vectors long; 256 is the longest head that a GPU's backward kernel accepts.
+// Fewer and more heads than a GPU block has warps. Heads shorter than one pack per warp, equal to it, and longer; 256
+// is the longest that the GPU's backward kernel accepts.
 TEST_P(Kernels, NormsOfHeads) {
   for (const AttentionCase& c : {AttentionCase{1, 1, 1, 1, 2},
                                  {2, 35, 2, 2, 6},
@@ -140,7 +140,7 @@ TEST_P(Kernels, NormsOfHeads) {
   }
 }
 
-// As on two ranks with different query heads and the same key heads, of which only the first rank counts the keys.
+// As on two ranks with different query heads and the same key heads, which only the first rank counts.
 TEST_P(Kernels, NormsOfProjections) {
   for (const AttentionCase& c :
        {AttentionCase{1, 1, 1, 1, 2}, {2, 35, 2, 2, 6}, {1, 70, 12, 3, 20}, {1, 17, 3, 1, 128}}) {
@@ -148,7 +148,7 @@ TEST_P(Kernels, NormsOfProjections) {
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim};
     const int64_t rows = c.batch * c.sequence, queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim;
     const at::Tensor qkv = random({rows, shape.row()}).set_requires_grad(true);
-    // The other rank's queries have the same widths. Only their sums are needed here.
+    // The other rank's queries have the same widths; only their sums matter here.
     const at::Tensor other = random({rows, queries});
     const at::Tensor query_weight = random({queries}).set_requires_grad(true);
     const at::Tensor key_weight = random({keys}).set_requires_grad(true);
@@ -211,8 +211,8 @@ TEST_P(Kernels, ActivationsAndTheirGradients) {
 }
 
 TEST_P(Kernels, RotaryAndAttention) {
-  // Sizes are around the block of 64 and the group of 8, with and without shared key heads. Head dimensions differ from
-  // vector widths.
+  // Sizes around the block of 64 and the group of 8, with and without shared key heads. Head dimensions that are not
+  // multiples of vector widths.
   for (const AttentionCase& c : {AttentionCase{1, 1, 1, 1, 2},
                                  {2, 7, 2, 2, 6},
                                  {1, 64, 4, 2, 16},
@@ -220,7 +220,7 @@ TEST_P(Kernels, RotaryAndAttention) {
                                  {1, 130, 2, 2, 20},
                                  {1, 200, 6, 3, 128},
                                  {3, 24, 2, 1, 10},
-                                 // Windows of one position, within a block, of a block, over its edge, of several
+                                 // Windows of one position, within a block, of a block, across its edge, of several
                                  // blocks, and longer than the sequence.
                                  {2, 70, 2, 1, 6, 1},
                                  {1, 200, 2, 1, 16, 5},
@@ -231,11 +231,11 @@ TEST_P(Kernels, RotaryAndAttention) {
                                  // Other scales.
                                  {2, 65, 4, 2, 16, 0, 0.1},
                                  {2, 70, 2, 1, 6, 9, 0.7},
-                                 // Soft-caps far below some scores, also within windows.
+                                 // Soft-caps far below some of the scores, also with windows.
                                  {2, 7, 2, 2, 6, 0, 0, 1, 2.5},
                                  {2, 65, 4, 2, 16, 0, 3.0, 1, 1.5},
                                  {1, 200, 2, 1, 16, 65, 0, 1, 0.7},
-                                 // Heads of which a part rotates.
+                                 // Heads that rotate only partly.
                                  {2, 7, 2, 2, 16, 0, 0, 0.75},
                                  {1, 66, 4, 1, 10, 0, 0, 0.2}}) {
     const AttentionShape shape{c.batch, c.sequence, c.heads, c.kv_heads, c.head_dim, c.window, c.multiplier, c.softcap};
@@ -245,7 +245,7 @@ TEST_P(Kernels, RotaryAndAttention) {
     const at::Tensor angle = at::rand({c.sequence, half}, at::kDouble).to(test_device()) * 6;
     const at::Tensor cosine = angle.cos().to(master(dtype())), sine = angle.sin().to(master(dtype()));
     const at::Tensor heads = qkv.view({c.batch, c.sequence, c.heads + 2 * c.kv_heads, c.head_dim}).transpose(1, 2);
-    // Rounds values stored between the two kernels to the dtype; the gradient passes straight through.
+    // Rounds values stored between the two kernels to the dtype; the gradient passes through unchanged.
     const auto stored = [&](const at::Tensor& x) { return x + (narrow(x).to(at::kDouble) - x).detach(); };
     const at::Tensor query = stored(reference::rotate(heads.narrow(1, 0, c.heads), cosine, sine));
     const at::Tensor key = stored(reference::rotate(heads.narrow(1, c.heads, c.kv_heads), cosine, sine));
@@ -272,7 +272,7 @@ TEST_P(Kernels, RotaryAndAttention) {
   }
 }
 
-// Makes documents of these lengths, which fill the sequences.
+// Makes documents of these lengths, which together fill the sequences.
 kernels::Documents documents_of(const std::vector<std::vector<int64_t>>& lengths, int64_t sequence) {
   std::vector<int64_t> starts;
   for (const std::vector<int64_t>& of_sequence : lengths) {
@@ -295,7 +295,7 @@ TEST(Documents, BoundsAreThoseOfAllSequences) {
 
 TEST_P(Kernels, DocumentsAttendToThemselvesAlone) {
   // Documents of one token, within a block, ending with a block, across its edges, and over several blocks. The two
-  // sequences of a batch are split at different places.
+  // sequences of a batch are split differently.
   const std::vector<std::vector<int64_t>> cuts = {{1, 1, 5, 57, 1, 64, 71}, {130, 3, 67}};
   // GPUs have a kernel for heads of 16 elements in bf16 without a window.
   for (const auto& [window, head_dim] : {std::pair{0, 12}, {0, 16}, {1, 12}, {40, 12}, {70, 12}}) {
@@ -331,8 +331,8 @@ TEST_P(Kernels, DocumentsAttendToThemselvesAlone) {
   }
 }
 
-// Attention whose backward pass handles a part of the sequences at a time (placement/attention_workspace.h). On a CPU
-// this would take minutes.
+// Attention whose backward pass handles some sequences at a time (placement/attention_workspace.h). A CPU would take
+// minutes.
 TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
   if (test_device().is_cpu()) GTEST_SKIP() << "for a GPU: COPUS_TEST_DEVICE";
   at::manual_seed(31);
@@ -344,7 +344,7 @@ TEST(LongAttention, RepeatsBitwiseAndKnowsNoOtherSequences) {
     const auto result = kernels::attention(qkv, shape);
     const at::Tensor gradient = kernels::attention_backward(dy, qkv, result, shape);
     const auto expected = kernels::generic::attention(qkv, shape);
-    // Two bfloat16 computations differ by rounding.
+    // Two computations in bfloat16 differ by rounding.
     EXPECT_LE(relative_error(result.output, expected.output), 1e-2);
     EXPECT_LE(relative_error(result.log_sum_exp, expected.log_sum_exp), 1e-4);
     EXPECT_LE(relative_error(gradient, kernels::generic::attention_backward(dy, qkv, expected, shape)), 1e-2);
@@ -440,7 +440,7 @@ TEST_P(Kernels, LinearAndEmbedding) {
   }
 }
 
-// The vocabulary is split into three parts of different sizes, one of them a single token.
+// The vocabulary is split into three parts of different sizes, one of a single token.
 TEST_P(Kernels, PartsOfTheVocabularyMakeTheWhole) {
   const int64_t vocab = 131, rows = 37;
   const std::vector<int64_t> begin = {0, 64, 65, vocab};
@@ -573,7 +573,7 @@ TEST(Signum, MatchesItsDefinitionInFloat64) {
       at::Tensor expected = start.to(at::kDouble), momentum = at::zeros({1003}, on_device(at::kDouble));
       for (int t = 1; t <= 5; ++t) {
         at::Tensor gradient = at::randn({1003}, at::kDouble).to(test_device(), dtype);
-        gradient.narrow(0, 500, 10).zero_();  // their momentum has no sign
+        gradient.narrow(0, 500, 10).zero_();  // zero momentum has no sign
         (generic ? kernels::generic::signum_ : kernels::signum_)(ours, m, gradient, {1e-2, 0.9, 0.1, 0.5});
         momentum = 0.9 * momentum + 0.1 * 0.5 * gradient.to(at::kDouble);
         expected = expected - 1e-2 * (momentum.sign() + 0.1 * expected);
@@ -605,7 +605,7 @@ TEST(Muon, UpdateMatchesItsDefinitionInFloat64) {
   }
 }
 
-// ZeRO splits parameters at any element, and a split must change no bit.
+// ZeRO splits parameters at any element, which must not change any bit.
 TEST(Muon, SplitsChangeNoBit) {
   at::manual_seed(8);
   const at::Tensor start = at::randn({1003}, at::kFloat).to(test_device());
@@ -635,7 +635,7 @@ TEST(Muon, MapsSingularValuesAndKeepsSingularVectors) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7, 7}, {5, 12}, {12, 5}}) {
     const at::Tensor matrix = at::randn(shape, at::kDouble).to(test_device());
     const auto [u, s, v] = at::linalg_svd(matrix, /*full_matrices=*/false);
-    const at::Tensor orthogonal = u.matmul(v);  // after so many steps all singular values are 1
+    const at::Tensor orthogonal = u.matmul(v);  // after so many iterations all singular values are 1
     EXPECT_LE(relative_error(kernels::map_singular_values(matrix, polynomials, at::kDouble), orthogonal), 1e-6);
     const at::Tensor in_fp32 = kernels::map_singular_values(matrix.to(at::kFloat), polynomials, at::kFloat);
     EXPECT_LE(relative_error(in_fp32, orthogonal), 1e-4);

@@ -1,4 +1,4 @@
-// Replaces kernels_cudnn.cpp in a build without cuDNN's headers.
+// Replaces kernels_cudnn.cpp in builds without cuDNN's headers.
 #include "copus/base/error.h"
 #include "copus/model/kernels/kernel_implementations.h"
 

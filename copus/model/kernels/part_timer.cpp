@@ -29,7 +29,7 @@ double PartTimes::seconds(Part part) const {
   return seconds;
 }
 
-// Events record times only with the flag BACKEND_DEFAULT.
+// Only events with the flag BACKEND_DEFAULT record times.
 c10::Event PartTimes::record() const {
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));

@@ -1,5 +1,4 @@
-// Measures how the time of a step is divided, for `copus bench step`: seconds by kind of kernel, summed while a
-// PartTimes is active.
+// Measures the seconds of a step by kind of kernel, for `copus bench step`, while a PartTimes is active.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,8 +15,8 @@ namespace copus {
 enum class Part : size_t { matmul, attention, elementwise, optimizer };
 inline constexpr size_t num_parts = 4;
 
-// Times the kernels that the constructing thread calls while this object exists. On a CPU it reads the host's clock, on
-// a GPU events in the current stream before and after each kernel, so that the host can run ahead.
+// Times the kernels that the constructing thread calls during this object's lifetime. Reads the host's clock on a CPU,
+// and records events before and after each kernel on a GPU's current stream, so that the host can run ahead.
 class PartTimes {
  public:
   explicit PartTimes(at::Device device);
@@ -25,7 +24,7 @@ class PartTimes {
   PartTimes(const PartTimes&) = delete;
   PartTimes& operator=(const PartTimes&) = delete;
 
-  // Returns the seconds so far. On a GPU, first wait for the calls to finish (kernels::synchronize).
+  // Returns the seconds so far. On a GPU, call kernels::synchronize first.
   double seconds(Part part) const;
 
  private:
@@ -41,7 +40,7 @@ class PartTimes {
   std::vector<Span> spans_;
 };
 
-// Adds the time of its lifetime to the active PartTimes. Of nested timers only the outermost counts.
+// Adds the time of its lifetime to the active PartTimes. Of nested timers only the outermost one counts.
 class PartTimer {
  public:
   explicit PartTimer(Part part);

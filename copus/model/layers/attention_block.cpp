@@ -6,9 +6,9 @@
 
 namespace copus {
 
-// The projection's queries and keys are rotated in place, unless they are normalised.
+// Without norms of queries and keys, the rotation overwrites `projected`.
 struct AttentionBlock::Activations : BlockActivations {
-  at::Tensor norm_statistics;  // of norms of whole projections
+  at::Tensor norm_statistics;  // of norms over whole projections
   kernels::AttentionResult attention;
 };
 

@@ -1,4 +1,4 @@
-// Attention as a block: queries, keys and values of some heads, and their rotation and norms.
+// The attention block: the products before and after attention, norms and rotation of queries and keys.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,16 +25,16 @@ class AttentionBlock : public Block {
   bool keeps_inner() const override { return true; }
   at::Tensor backward_inner(at::Tensor all_dy, BlockActivations& a, const LayerContext& context,
                             WeightGradients& weight_gradients) const override;
-  // Returns the matrix that attention reads, with queries and keys rotated if the layer has rotary embeddings. If the
-  // layer normalises queries and keys, this is a normalised copy; otherwise it is a.projected itself.
+  // Returns the matrix that attention reads, with normalised and rotated queries and keys as the layer requires. This
+  // is a copy if the layer normalises, otherwise a.projected itself, overwritten.
   at::Tensor normalize_and_rotate(const Activations& a, const LayerContext& context) const;
 
   bool has_rope_;
   QueryKeyNorm query_key_norm_;
 };
 
-// Returns the attention of a rank over a micro-batch of `tokens`, int64 [batch, sequence], with the window of `layer`.
-// The rank has some of the query heads, and at least one key-value head: those that its query heads read.
+// Returns the shape of a rank's attention in `layer`, for a micro-batch of `tokens`, int64 [batch, sequence]. The rank
+// has some of the query heads, and the key/value heads that these read (at least one).
 kernels::AttentionShape local_attention_shape(const ModelDescription& model, int64_t layer,
                                               const TensorParallel& tensor_parallel, const at::Tensor& tokens);
 

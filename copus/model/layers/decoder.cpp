@@ -49,7 +49,7 @@ at::Tensor Decoder::next_logits(const at::Tensor& tokens, KeyValueCache& cache) 
   COPUS_CHECK(length <= cache.keys_.front().size(2), "the key-value cache holds ", cache.keys_.front().size(2));
   cache.tokens_.narrow(1, cache.length_, sequence).copy_(tokens);
   if (rotary_.changes_between(cache.length_, length)) {
-    // The keys in the cache were rotated by the angles of shorter sequences, so all positions are computed again.
+    // Cached keys have the rotary angles of shorter sequences, so all positions are computed again.
     cache.length_ = 0;
     return next_logits(cache.tokens_.narrow(1, 0, length).contiguous(), cache);
   }

@@ -17,40 +17,40 @@ class KeyValueCache;
 
 class Decoder {
  public:
-  // Keeps a reference to `parameters` for its whole life.
+  // `parameters` must outlive the decoder.
   Decoder(ParameterStore& parameters, Recompute recompute);
 
-  // Runs one micro-batch forward and backward, and returns the unscaled sum of token losses: a float64 scalar tensor on
-  // the device. Reading it synchronises, so read it once a step. tokens, targets: int64 [batch, sequence] on the
-  // store's device. targets are already shifted, and are `ignored_target` where there is no loss. documents: as in
+  // Runs one micro-batch forward and backward. Returns the unscaled sum of token losses, a float64 scalar tensor on the
+  // device; reading it waits for the device, so read it once a step. tokens, targets: int64 [batch, sequence] on the
+  // store's device. targets are already shifted, and `ignored_target` where there is no loss. documents: as in
   // MicroBatch.
   //
-  // Adds to every parameter's main gradient the gradient of loss_scale * (sum of token losses). A tied head's gradient
-  // is added to the tied copy and not to the embedding's. With loss_scale = 1 / (tokens with loss in the global batch)
-  // the gradients of the micro-batches sum to the gradient of the mean loss.
+  // Adds the gradient of loss_scale * (sum of token losses) to every parameter's main gradient; a tied head's gradient
+  // is added to the tied copy, not to the embedding. With loss_scale = 1 / (tokens with loss in the global batch), the
+  // micro-batches' gradients add up to the gradient of the mean loss.
   at::Tensor forward_backward(const at::Tensor& tokens, const at::Tensor& targets, double loss_scale,
                               const kernels::Documents& documents = {});
 
-  // Returns the sum of token losses without gradients; arguments and result as above.
+  // Returns the sum of token losses without gradients. Arguments and result are as above.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
   // Returns the logits of every position: fp32 (float64 for float64 weights) [batch, sequence, vocab].
   at::Tensor logits(const at::Tensor& tokens);
 
-  // Appends `tokens` [batch, n] to the cache's positions and returns the logits of the last position, [batch, vocab].
+  // Appends `tokens` [batch, n] to the cache, and returns the logits of the last position, [batch, vocab].
   at::Tensor next_logits(const at::Tensor& tokens, KeyValueCache& cache);
 
  private:
   ModelChunk chunk_;
   const ModelDescription& model_;
-  // A second set of layers over the same weights, for the functions that need a whole model on one rank.
+  // A second set of layers over the same weights, for functions that need the whole model on one rank.
   RotaryTable rotary_;
   InputEmbedding embedding_;
   std::vector<DecoderLayer> layers_;
   OutputHead head_;
 };
 
-// The keys and values of the positions seen so far, for generation.
+// The keys and values of all positions so far, for generation.
 class KeyValueCache {
  public:
   KeyValueCache(const ParameterStore& parameters, int64_t batch, int64_t capacity);

@@ -20,7 +20,7 @@ ResidualStream DecoderLayer::through_blocks(ResidualStream stream, const Run& ru
       if (i == 0) input = stream.residual;
       continue;
     }
-    // The block reads the layer's input, so no norm computes the sum of the blocks before it.
+    // This block reads the layer's input, so its norm cannot compute the sum with the previous block's result.
     const at::Tensor sum = stream.sum();
     stream.delta.reset();
     stream = {sum, run(i, ResidualStream{input, {}}).delta};
@@ -54,8 +54,7 @@ at::Tensor DecoderLayer::backward(const at::Tensor& dy, LayerActivations kept, c
       return blocks_[i]->rebuild(stream, context, /*needs_output=*/i + 1 < blocks_.size(), *kept[i]);
     });
   }
-  // The gradient of the stream before each block. With parallel blocks it is the gradient of the layer's input without
-  // the paths through the blocks before.
+  // The gradient of the stream before each block. With parallel blocks it lacks the paths through earlier blocks.
   at::Tensor gradient = dy;
   for (size_t i = blocks_.size(); i-- > 0;) {
     gradient = blocks_[i]->backward(parallel_residual_ ? dy : gradient, gradient, *kept[i], context, weight_gradients);

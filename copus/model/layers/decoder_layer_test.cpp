@@ -1,4 +1,4 @@
-// Tests the split backward pass of a layer: deferred weight gradients are bitwise equal to immediate ones.
+// Tests the split backward pass of a layer: deferred weight gradients equal immediate ones bitwise.
 #include "copus/model/layers/decoder_layer.h"
 
 #include <ATen/Context.h>

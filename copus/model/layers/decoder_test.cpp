@@ -112,7 +112,7 @@ std::vector<Variant> variants() {
   all.back().model.norms_add_one = true;
   all.back().model.activation = ActivationFunction::gelu_tanh;
   all.back().model.embedding_multiplier = 7;
-  all.back().model.attention_multiplier = 0.5;  // scores that reach the cap
+  all.back().model.attention_multiplier = 0.5;  // some scores reach the cap
   all.back().model.attention_window = 7;
   all.back().model.full_attention_interval = 2;
   all.back().model.attention_softcap = 0.8;
@@ -149,8 +149,8 @@ Input random_input(const ModelDescription& model, int64_t batch, int64_t sequenc
   return input;
 }
 
-// Returns the gradients in the order of store.parameters(). A tied head's gradient is the last one, and not yet added
-// to the embedding's.
+// Returns the gradients in the order of store.parameters(). A tied head's gradient comes last, and is not yet added to
+// the embedding's.
 std::vector<at::Tensor> all_gradients(const ParameterStore& store) {
   std::vector<at::Tensor> gradients;
   for (const Parameter& parameter : store.parameters()) gradients.push_back(parameter.gradient.clone());
@@ -176,8 +176,8 @@ void expect_matches_autograd(const ModelDescription& model, int64_t batch, int64
   EXPECT_LE(relative_error(decoder.logits(input.tokens), logits), 1e-12);
   EXPECT_LE(relative_error(decoder.loss(input.tokens, input.targets), loss), 1e-12);
   EXPECT_LE(relative_error(decoder.forward_backward(input.tokens, input.targets, 0.5), loss), 1e-12);
-  // Without rotary embeddings a bias of the keys adds the same value to all scores of a query. Its gradient is zero,
-  // except for rounding errors relative to the other gradients.
+  // Without rotary embeddings a bias of keys adds the same value to all scores of a query, so its gradient is zero up
+  // to rounding, which depends on the size of the other gradients.
   double largest = 0;
   for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -198,7 +198,7 @@ TEST(Decoder, EveryGradientMatchesAutogradInFloat64) {
   }
 }
 
-// Combinations of options that no published model has still compute what each option says.
+// Tests combinations of options that no published model has.
 TEST(Decoder, RandomCombinationsOfOptionsMatchAutogradInFloat64) {
   std::mt19937 random(50);
   const auto draw = [&](int values) { return static_cast<int>(random() % static_cast<unsigned>(values)); };
@@ -260,7 +260,7 @@ TEST(Decoder, RecomputeChangesNoBit) {
 }
 
 TEST(Decoder, Float32AndBfloat16StayNearFloat64) {
-  // In bfloat16 the difference includes the rounding of weights (2^-9 each), over three layers.
+  // bfloat16 weights add rounding errors of 2^-9 each, over three layers.
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 6e-2}}) {
     for (const Variant& variant : variants()) {
       at::manual_seed(6);
@@ -288,7 +288,7 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
   ModelDescription model = small_model();
   const double root = std::sqrt(1152.0);
   model.embedding_multiplier = root;
-  // In bfloat16 the root is 34, 1.1875 * 34 is 40.5, and 1.1875 times the root 40.25.
+  // In bfloat16 the root is 34, and 1.1875 * 34 is 40.5; the exact root times 1.1875 gives 40.25.
   for (const auto& [dtype, rounds, product] :
        {std::tuple{at::kDouble, true, 1.1875 * root}, {at::kBFloat16, true, 40.5}, {at::kBFloat16, false, 40.25}}) {
     model.rounds_embedding_multiplier = rounds;
@@ -302,7 +302,7 @@ TEST(Decoder, TheMultiplierOfEmbeddingsIsRoundedWhereTheModelSaysSo) {
   }
 }
 
-// When a sequence outgrows the original context, the angles of all its positions change.
+// When a sequence exceeds the original context, the angles of all its positions change.
 TEST(Decoder, GenerationBeyondTheOriginalContextOfLongropeSeesWhatTrainingSees) {
   ModelDescription model = small_model();
   model.rope_scaling = RopeScaling{.type = RopeType::longrope,
@@ -345,7 +345,7 @@ TEST(Decoder, MicroBatchesAccumulate) {
   }
 }
 
-// Packed documents that stay apart train as if each were alone in its sequence.
+// With masks, packed documents train as if each had its own sequence.
 TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
   const std::vector<int64_t> lengths = {1, 7, 4, 9};
   std::vector<int64_t> starts;
@@ -375,7 +375,7 @@ TEST(Decoder, DocumentsAreTrainedAsIfAlone) {
       double largest = 0;
       for (const at::Tensor& one : expected) largest = std::max(largest, one.norm().item<double>());
       for (size_t i = 0; i < expected.size(); ++i) {
-        // A gradient that is zero except for rounding is compared with the size of the others.
+        // Gradients that are zero up to rounding are compared with the size of the others.
         const double error = (store.parameters()[i].gradient - expected[i]).norm().item<double>();
         EXPECT_LE(error, 1e-12 * std::max(expected[i].norm().item<double>(), 1e-3 * largest))
             << variant.name << " " << store.parameters()[i].info.name;
@@ -403,7 +403,7 @@ TEST(Decoder, GenerationSeesWhatTrainingSees) {
 }
 
 TEST(Decoder, HeadChunksCoverEveryToken) {
-  // A chunk on a CPU has 2^22 / 30,011 = 139 rows, so 300 tokens need three chunks, the last one short.
+  // On a CPU a chunk has 2^22 / 30,011 = 139 rows, so 300 tokens need three chunks, the last one shorter.
   ModelDescription model = small_model();
   model.vocab_size = 30011;
   model.num_layers = 1;

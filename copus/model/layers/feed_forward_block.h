@@ -1,4 +1,4 @@
-// The dense feed-forward as a block: an activation function between two products, with or without a gate.
+// The dense feed-forward block: an activation function between two products, with or without a gate.
 #pragma once
 
 #include <ATen/core/Tensor.h>

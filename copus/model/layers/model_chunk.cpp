@@ -45,7 +45,7 @@ ModelChunk::ModelChunk(ParameterStore& parameters, int64_t chunk, Recompute reco
   }
 }
 
-// Reports to a BucketUse, if there is one.
+// Reports to a BucketUse; null: does nothing.
 class ModelChunk::Use {
  public:
   explicit Use(BucketUse* use) : use_(use) {}
@@ -87,7 +87,6 @@ ChunkPositions ModelChunk::positions_of(const MicroBatch& micro_batch) {
           rotary_.rows_of_layers(first_layer_of_model_, std::ssize(layers_), micro_batch.tokens.size(1), in_documents)};
 }
 
-// Runs the embedding and the layers forward.
 ResidualStream ModelChunk::through_layers(const MicroBatch& micro_batch, const ChunkPositions& positions,
                                           const at::Tensor& input, std::vector<LayerActivations>* kept,
                                           const Use& use) {

@@ -45,7 +45,7 @@ std::vector<MicroBatch> two_micro_batches(const ModelDescription& model) {
   return all;
 }
 
-// Lists every way to split four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
+// Lists all ways to split four layers into 1, 2 and 4 stages on 1, 2 and 4 pipeline ranks.
 const std::vector<ParallelStrategy> cuts = {{.pipeline_parallel = 1},
                                             {.pipeline_parallel = 2},
                                             {.pipeline_parallel = 4},
@@ -92,11 +92,11 @@ TEST(ModelChunk, AnyCutIsTheWholeModelToTheBit) {
   }
 }
 
-// The reports of a chunk about its buckets, by the name of their first parameter.
+// Records a chunk's reports about buckets, named by their first parameter.
 struct Calls {
   std::vector<std::string> weights, gradients_begun, gradients_ended;
   std::vector<int64_t> weight_buckets;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of ended buckets, with their values at that time
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of ended buckets, with copies of their values then
 };
 
 class CallRecorder final : public BucketUse {
@@ -161,7 +161,7 @@ TEST(ModelChunk, BucketsAreDoneFromTheHeadToTheEmbedding) {
     for (const auto& [later, then] : calls.gradients) {
       EXPECT_TRUE(later.equal(then) && then.abs().max().item<float>() > 0);
     }
-    // A head that reads the embedding's weights reports them.
+    // A head that reads the embedding's weights reports the embedding's bucket.
     std::vector<std::string> weights(order.begin(), order.end() - 1);
     if (kept.size() == 1 || stages.stores().size() == 1) weights[1] = "model.embed_tokens.weight";
     EXPECT_EQ(calls.weights, weights);
@@ -237,7 +237,7 @@ TEST(ModelChunk, DeferredWeightGradientsAreLinearLayersAlone) {
   chunk.backward(micro_batch, {}, std::move(kept), weight_gradients,
                  at::zeros({}, micro_batch.tokens.options().dtype(at::kDouble)));
   for (const Parameter& parameter : store.parameters()) {
-    // Positions beside a tied head have no gradient in any case.
+    // Positions stored beside a tied head have no gradient anyway.
     const bool is_unused = parameter.tied_copy && parameter.info.name != token_embedding_name;
     const bool deferred = is_unused || (parameter.info.layer >= 0 && parameter.info.kind != ParameterKind::norm);
     EXPECT_EQ(parameter.gradient.abs().max().item<float>() == 0, deferred) << parameter.info.name;

@@ -10,9 +10,9 @@
 namespace copus {
 namespace {
 
-// Returns the rows of a chunk. Tensor-parallel ranks need equal chunks, since each chunk ends with a message between
-// them, but their parts of the vocabulary may differ by a token. On a GPU the result is a multiple of bucket_alignment,
-// which suits matrix products.
+// Returns the rows per chunk. All tensor-parallel ranks need the same number, because each chunk ends with a message
+// between them, although their parts of the vocabulary may differ by a token. On a GPU it is a multiple of
+// bucket_alignment, which suits matrix products.
 int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel, at::Device device) {
   const int64_t largest_part = (vocab_size + tensor_parallel - 1) / tensor_parallel;
   if (device.is_cpu()) return std::max<int64_t>(bucket_alignment, logits_at_once_on_cpu / largest_part);
@@ -61,9 +61,9 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
   return norm_.backward(gradient, norm.sum, norm.statistics, {}, at_once);
 }
 
-// Adds the loss of every row of `hidden` [rows, hidden]. If `hidden_gradient` is defined, also adds the head's weight
-// gradient, and writes the gradient of `hidden` to `hidden_gradient` (with tensor parallelism, this rank's term of it).
-// Each chunk's logits are overwritten by their gradient and then freed.
+// Adds the losses of all rows of `hidden` [rows, hidden]. If `hidden_gradient` is defined, also adds the head's weight
+// gradient and writes the gradient of `hidden` (with tensor parallelism, this rank's term of it). Each chunk's logits
+// are overwritten by their gradient, and then freed.
 void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale,
                               const at::Tensor& loss_sum, const at::Tensor& hidden_gradient) const {
   const int64_t rows = hidden.size(0);
@@ -83,7 +83,7 @@ void OutputHead::cross_entropy(const at::Tensor& logits, const at::Tensor& targe
   if (tensor_parallel_.size() == 1) {
     return kernels::cross_entropy_(logits, targets, loss_scale, gradient, loss_sum, softcap_);
   }
-  // Every rank fills its own part and leaves the others zero, so the sum over the ranks is exact.
+  // Every rank fills its own part; all other parts are zero, so the sum over the ranks is exact.
   const int64_t first_token = head_.box.begin[0];
   const at::Tensor statistics =
       kernels::zeros({tensor_parallel_.size(), logits.size(0), 3}, at::kDouble, logits.device());

@@ -1,6 +1,6 @@
-// The end of the model after the last decoder layer: final norm, head and loss. With tensor parallelism every rank
-// holds the head for a part of the vocabulary, and the ranks combine the softmax by one small message per chunk of rows
-// (Shoeybi et al. 2019, section 3).
+// The end of the model: final norm, head and loss. With tensor parallelism every rank holds the head for a part of the
+// vocabulary, and ranks combine their softmax statistics by one small message per chunk of rows (Shoeybi et al. 2019,
+// section 3).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,16 +16,15 @@ class OutputHead {
   OutputHead(const ParameterStore& parameters, const TensorParallel& tensor_parallel);
 
   kernels::NormResult normalize(const ResidualStream& stream) const;
-  // Returns the logits of rows of normed hidden states: [rows, vocab] in the master dtype. Needs one tensor-parallel
-  // rank.
+  // Returns the logits for normalised rows: [rows, vocab], master dtype. Only without tensor parallelism.
   at::Tensor logits(const at::Tensor& normed) const;
 
   // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor), the same on every tensor-parallel rank.
   // targets: int64 [rows].
   void loss(const ResidualStream& stream, const at::Tensor& targets, const at::Tensor& loss_sum) const;
 
-  // Adds the same sum, and the main gradients of loss_scale * loss. Returns the gradient of the stream, [local rows,
-  // hidden].
+  // Adds the same sum to loss_sum, and the gradients of loss_scale * loss to the main gradients. Returns the gradient
+  // of the stream, [local rows, hidden].
   at::Tensor backward(ResidualStream stream, const at::Tensor& targets, double loss_scale,
                       const at::Tensor& loss_sum) const;
 
@@ -39,8 +38,8 @@ class OutputHead {
   int64_t rows_per_chunk_;
   StreamNorm norm_;
   double softcap_;         // of the logits; 0: none
-  double multiplier_;      // of the head's input: the logits are linear in it
-  const Parameter& head_;  // has a gradient of its own if it is tied to the embedding
+  double multiplier_;      // factor on the head's input, and so on the logits
+  const Parameter& head_;  // has its own gradient if it is tied to the embedding
 };
 
 }  // namespace copus

@@ -71,9 +71,9 @@ void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, 
                                        of_key);
     return;
   }
-  // If several ranks hold the same key heads, each has a term of these heads' gradient, so all of them count in the
-  // products. The part of the gradient that is parallel to the keys must be subtracted once from the sum of the terms,
-  // so only the first rank's term subtracts it.
+  // If several ranks hold the same key heads, each of them has one term of these heads' gradient, and all terms count
+  // in the products. The component parallel to the keys must be subtracted only once from the sum of the terms; the
+  // first rank does this.
   const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm);
   tensor_parallel_.add_up(products);
   leave_keys_to_first_replica(products);

@@ -1,4 +1,4 @@
-// RMSNorm of queries and keys before their rotation, over each head or over whole projections (QkNorm).
+// RMSNorm of queries and keys before rotation, over each head or over whole projections (QkNorm).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,32 +14,31 @@ namespace copus {
 
 class QueryKeyNorm {
  public:
-  // Takes the weights of the layer whose attention parameters begin with `prefix`.
+  // Uses the weights of the layer whose attention parameters have this `prefix`.
   QueryKeyNorm(const ParameterStore& parameters, const std::string& prefix, const TensorParallel& tensor_parallel);
 
   bool is_there() const { return kind_ != QkNorm::none; }
 
-  // Returns the sums over all ranks' heads that forward and backward_ need. For norms of whole projections these are
-  // each row's sums of squares, [rows, 2]; otherwise the result is undefined. A collective of the tensor-parallel
-  // ranks.
+  // Returns the sums over all ranks' heads that forward and backward_ need: for norms over whole projections each row's
+  // sums of squares, [rows, 2], otherwise undefined. A collective of the tensor-parallel ranks.
   at::Tensor statistics(const at::Tensor& qkv, const kernels::AttentionShape& shape) const;
 
-  // Returns `qkv` with normalised queries and keys; `qkv` itself where there is no norm.
+  // Returns `qkv` with normalised queries and keys; without norms returns `qkv` itself.
   at::Tensor forward(const at::Tensor& qkv, const kernels::AttentionShape& shape, const at::Tensor& statistics) const;
 
-  // Overwrites the gradient of forward's result with the gradient of `qkv`. Also a collective.
+  // Overwrites the gradient of forward's result with the gradient of `qkv`. A collective of the tensor-parallel ranks.
   void backward_(const at::Tensor& gradient, const at::Tensor& qkv, const kernels::AttentionShape& shape,
                  const at::Tensor& statistics, WeightGradients& weight_gradients) const;
 
  private:
-  // Returns the norm with its effective weights, which multiply the normalised values.
+  // Returns the norm with the weights that actually multiply the normalised values.
   kernels::ProjectionNorm norm() const;
-  // Zeroes the sums over keys on all ranks but the first of those that hold the same key heads.
+  // Of the ranks that hold the same key heads, zeroes the sums over keys on all but the first.
   void leave_keys_to_first_replica(const at::Tensor& sums) const;
 
   TensorParallel tensor_parallel_;
   QkNorm kind_;
-  kernels::ProjectionNorm norm_;  // for norms of heads only weights and epsilon
+  kernels::ProjectionNorm norm_;  // of norms over heads only weights and epsilon are used
   bool adds_one_;
   at::Tensor query_gradient_, key_gradient_;
   bool counts_keys_;

@@ -11,16 +11,16 @@ namespace copus {
 
 namespace {
 
-// Returns the fraction of a frequency that Llama 3.1 keeps: nothing if its wavelength exceeds the original context, all
-// of it if the wavelength is short (transformers, modeling_rope_utils, rope_type "llama3").
+// Returns the fraction of a frequency that Llama 3.1 keeps: 0 if the wavelength exceeds the original context, 1 if it
+// is short (transformers, modeling_rope_utils, rope_type "llama3").
 double llama3_share(const RopeScaling& scaling, double frequency) {
   const double turns =
       static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi / frequency);
   return (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
 }
 
-// Returns the fraction of its frequency that pair `j` keeps under YaRN. It is linear in j between two pairs: those that
-// make beta_fast and beta_slow turns in the original context.
+// Returns the fraction of pair j's frequency that YaRN keeps. It is linear in j between the pairs that make beta_fast
+// and beta_slow turns within the original context.
 double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j) {
   const auto index_of = [&](double turns) {
     const double context = static_cast<double>(scaling.original_max_position_embeddings);
@@ -36,10 +36,10 @@ bool has_two_lengths(const ModelDescription& model) {
   return model.rope_scaling && model.rope_scaling->type == RopeType::longrope;
 }
 
-// Returns a scaled frequency.
+// Returns the rescaled frequency of pair j.
 double rescaled(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j, double frequency,
                 bool is_long) {
-  double share = 0;  // of the frequency that is kept
+  double share = 0;  // the kept fraction of the frequency
   switch (scaling.type) {
     case RopeType::llama3:
       share = llama3_share(scaling, frequency);
@@ -80,7 +80,7 @@ Rotation rotation_of(const ModelDescription& model, int64_t layer, int64_t seque
 RotaryTable::RotaryTable(const ModelDescription& model, at::ScalarType dtype, at::Device device)
     : dtype_(dtype), device_(device) {
   if (has_two_lengths(model)) longest_short_ = model.rope_scaling->original_max_position_embeddings;
-  std::vector<int64_t> first_layers;  // of each kind
+  std::vector<int64_t> first_layers;  // by kind
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const auto alike = [&](int64_t first) { return model.has_sliding_rope(first) == model.has_sliding_rope(layer); };
     const auto found = std::ranges::find_if(first_layers, alike);
@@ -97,7 +97,7 @@ RotaryTable::Rows RotaryTable::rows(int64_t layer, int64_t first, int64_t count)
   const size_t pair = kind_of_layer_.at(static_cast<size_t>(layer));
   Kind& kind = kinds_.at(2 * pair + (first + count > longest_short_ ? 1 : 0));
   const int64_t length = kind.cosine.defined() ? kind.cosine.size(0) : 0;
-  // Doubles the table at least, since generation needs one more position per token.
+  // At least doubles the table, because generation needs one more position per token.
   if (length < first + count) grow(kind, std::max(first + count, 2 * length));
   return {kind.cosine.narrow(0, first, count), kind.sine.narrow(0, first, count)};
 }

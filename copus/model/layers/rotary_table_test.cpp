@@ -1,4 +1,4 @@
-// Tests the rotations of each type of scaling against values of transformers 5.23 (ROPE_INIT_FUNCTIONS).
+// Tests the rotation of each scaling type against values from transformers 5.23 (ROPE_INIT_FUNCTIONS).
 #include "copus/model/layers/rotary_table.h"
 
 #include <ATen/ops/tensor.h>
@@ -45,7 +45,7 @@ TEST(RotaryTable, ScalesAsYarn) {
                    3.95284733e-05F});
 }
 
-// Dynamic scaling begins beyond max_position_embeddings, and no run has longer sequences.
+// Dynamic scaling starts beyond max_position_embeddings, which no run's sequences exceed.
 TEST(RotaryTable, DynamicScalingChangesNothing) {
   EXPECT_EQ(rotation_of(model_with({.type = RopeType::dynamic, .factor = 4}), 0, 4096).frequencies,
             rotation_of(model_with({.type = RopeType::linear, .factor = 1}), 0, 4096).frequencies);
@@ -65,7 +65,7 @@ TEST(RotaryTable, ScalesAsLongropeByTheLengthOfTheSequence) {
                   {1, 0.158113882F, 0.0333333351F, 0.00790569466F, 0.00124999997F, 0.000263523165F, 6.2500003e-05F,
                    1.31761572e-05F});
   RotaryTable table(model, at::kDouble, at::kCPU);
-  const auto angle = [&](int64_t first, int64_t count) {  // of position 2 or the last one before it
+  const auto angle = [&](int64_t first, int64_t count) {  // of pair 1 at position `first`
     const auto rows = table.rows(0, first, count);
     return std::asin(rows.sine[0][1].item<double>() / 1.224744871391589);
   };
@@ -92,7 +92,7 @@ TEST(RotaryTable, SlidingLayersHaveTheirOwnBaseAndNoScaling) {
   EXPECT_FLOAT_EQ(table.rows(2, 0, 2).sine[1][1].item<float>(), std::sin(0.28998214F));
 }
 
-// With documents, so that a micro-batch gathers the rows of each rotation once, however many layers it passes.
+// With documents, a micro-batch gathers each rotation's rows once, however many layers it passes.
 TEST(RotaryTable, LayersShareTheRowsOfPositions) {
   ModelDescription model = model_with({RopeType::yarn, 8, 1, 32, 512, 1.5}, 500000);
   model.num_layers = 8;
@@ -108,7 +108,7 @@ TEST(RotaryTable, LayersShareTheRowsOfPositions) {
     const RotaryTable::Rows whole = table.rows(layer, 0, 3);
     EXPECT_TRUE(rows[i].cosine.equal(whole.cosine.index_select(0, positions))) << layer;
     EXPECT_TRUE(rows[i].sine.equal(whole.sine.index_select(0, positions))) << layer;
-    const size_t first = layer % 4 == 3 ? 1 : 0;  // layers 3 and 7 attend to everything
+    const size_t first = layer % 4 == 3 ? 1 : 0;  // layers 3 and 7 have full attention
     EXPECT_EQ(rows[i].cosine.const_data_ptr(), rows[first].cosine.const_data_ptr()) << layer;
     EXPECT_EQ(rows[i].sine.const_data_ptr(), rows[first].sine.const_data_ptr()) << layer;
   }

@@ -1,4 +1,4 @@
-// A norm of rows of the residual stream: RMSNorm, or LayerNorm with a bias (NormKind).
+// A norm of the residual stream's rows: RMSNorm, or LayerNorm with a bias (NormKind).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,14 @@ namespace copus {
 
 class StreamNorm {
  public:
-  // Takes the weights of the module of this name.
+  // Uses the weights of the module with this name.
   StreamNorm(const ParameterStore& parameters, const std::string& module);
 
   // Normalises residual + delta, [rows, hidden]; delta may be undefined.
   kernels::NormResult forward(const at::Tensor& residual, const at::Tensor& delta) const;
 
-  // Returns residual_gradient (may be undefined) + the gradient of the input. forward() returned `statistics` for this
-  // input.
+  // Returns residual_gradient (may be undefined) + the gradient of the input. `statistics` are those that forward()
+  // returned for this input.
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
                       const at::Tensor& residual_gradient, WeightGradients& weight_gradients) const;
 

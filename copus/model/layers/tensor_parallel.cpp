@@ -37,7 +37,7 @@ TensorParallel::Collective TensorParallel::reducing(const at::Tensor& partial) c
     return {partial, Operation::all_reduce(partial.data_ptr(), partial.numel(), type, Reduction::sum)};
   }
   COPUS_CHECK(partial.size(0) % size() == 0, partial.size(0), " rows on ", size(), " ranks");
-  // The result gets its own memory: a view of the rank's rows of `partial` would keep the memory of all rows alive.
+  // Copies the result: a view of `partial` would keep the memory of all rows alive.
   at::Tensor local =
       kernels::empty({local_rows(partial.size(0)), partial.size(1)}, partial.scalar_type(), partial.device());
   const std::vector<int64_t> counts(size(), local.numel());

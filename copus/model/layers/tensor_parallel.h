@@ -1,6 +1,7 @@
-// The tensor-parallel group for the model's layers (Shoeybi et al. 2019; with sequence parallelism Korthikanti et al.
-// 2022). Outside attention and feed-forward every rank holds all rows of the residual stream. With sequence parallelism
-// it holds rows / size of them, in the order of the ranks. With one rank every operation is the identity.
+// The collectives of the tensor-parallel group for the model's layers (Shoeybi et al. 2019; with sequence parallelism
+// Korthikanti et al. 2022). Outside attention and feed-forward every rank holds all rows of the residual stream or,
+// with sequence parallelism, rows / size of them, in the order of the ranks. On one rank every operation is the
+// identity.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +13,8 @@
 
 namespace copus {
 
-// Rows that a collective is gathering or summing. If an exception prevents the wait, the collective may still use their
-// memory, so the memory is then never freed. The process is about to exit.
+// Rows that a collective is gathering or summing. Without a wait, as after an exception, their memory is leaked,
+// because the collective may still use it; the process is about to exit then.
 class [[nodiscard]] PendingRows {
  public:
   explicit PendingRows(at::Tensor rows) : rows_(std::move(rows)) {}
@@ -27,7 +28,7 @@ class [[nodiscard]] PendingRows {
   at::Tensor wait();
 
  private:
-  at::Tensor rows_, source_;  // what the collective writes, and what it reads
+  at::Tensor rows_, source_;  // output and input of the collective
   Work work_;
   bool is_under_way_ = false;
 };
@@ -35,25 +36,24 @@ class [[nodiscard]] PendingRows {
 class TensorParallel {
  public:
   TensorParallel() = default;  // one rank
-  // Refers to `group`, whose ranks are in the order of the tensor-parallel coordinate.
+  // `group` has its ranks in the order of the tensor-parallel coordinate, and must outlive this object.
   TensorParallel(Communicator& group, bool sequence_parallel);
 
   int64_t size() const { return group_ ? group_->size() : 1; }
   int64_t rank() const { return group_ ? group_->rank() : 0; }
   bool sequence_parallel() const { return sequence_parallel_ && size() > 1; }
-  // Returns the number of rows of this rank's residual stream, for a micro-batch of `rows` tokens.
+  // Returns this rank's number of rows of the residual stream for a micro-batch of `rows` tokens.
   int64_t local_rows(int64_t rows) const { return sequence_parallel() ? rows / size() : rows; }
 
-  // Gathers all rows before a column-parallel layer from the local rows [local rows, width]. Without sequence
-  // parallelism it is the identity. It is also the backward of reduce().
+  // Gathers all rows from local rows [local rows, width], before a column-parallel layer. Without sequence parallelism
+  // it is the identity. Also the backward of reduce().
   at::Tensor gather(const at::Tensor& local) const;
 
-  // Sums the ranks' partial results [rows, width] after a row-parallel layer, and as the backward of gather(). Returns
-  // the local rows of the sum. May overwrite `partial`.
+  // Sums the ranks' partial results [rows, width] after a row-parallel layer, and returns the local rows of the sum.
+  // Also the backward of gather(). May overwrite `partial`.
   at::Tensor reduce(const at::Tensor& partial) const;
 
-  // Start gather() or reduce() so that it overlaps with computation. Do not write to the argument before wait()
-  // returns.
+  // Start gather() or reduce(), to overlap with computation. Do not write to the argument before wait() has returned.
   PendingRows start_gather(const at::Tensor& local) const;
   PendingRows start_reduce(const at::Tensor& partial) const;
 

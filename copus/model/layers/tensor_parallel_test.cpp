@@ -1,4 +1,4 @@
-// Tests tensor- and sequence-parallel ranks, as threads, against the whole model on one rank: all losses and gradients.
+// Tests tensor- and sequence-parallel ranks, as threads, against the whole model on one rank: losses and gradients.
 #include "copus/model/layers/tensor_parallel.h"
 
 #include <ATen/Context.h>
@@ -37,7 +37,7 @@ testing::Message description(const Case& c) {
                             << ", bias " << c.bias << ", norms of queries and keys " << static_cast<int>(c.qk_norm);
 }
 
-// The 131 tokens do not divide evenly. 8 query heads share 4, 2 or 1 key-value heads.
+// 131 tokens do not split evenly. 8 query heads share 4, 2 or 1 key/value heads.
 ModelDescription model_of(const Case& c) {
   ModelDescription model;
   model.architecture = Architecture::qwen2;
@@ -86,7 +86,7 @@ std::vector<MicroBatch> short_micro_batches(const ModelDescription& model) {
   return all;
 }
 
-// Reduces gradients as the description says: sums gradients if each replica of a part has seen only its share.
+// Sums gradients over replicas if `partial` says so.
 void add_partial_gradients(World& world, const ParameterStore& store) {
   for (const Parameter& parameter : store.parameters()) {
     const Sharding& sharding = parameter.sharding;
@@ -124,7 +124,7 @@ void expect_equals_one_rank(const Case& c, at::ScalarType dtype, double toleranc
       add_partial_gradients(world, *store);
       const std::lock_guard lock(mutex);
       for (const Parameter& parameter : store->parameters()) {
-        // Without rotary embeddings a bias of keys has no gradient, except for rounding errors.
+        // Without rotary embeddings a bias of keys has no gradient up to rounding.
         if (whole.model().learned_positions && parameter.info.name.ends_with("k_proj.bias")) continue;
         const Parameter& of_whole = same_parameter(whole, parameter);
         EXPECT_LE(relative_error(parameter.gradient, cut(of_whole.gradient, parameter.box)), tolerance)
@@ -151,7 +151,7 @@ class TensorParallelModel : public testing::TestWithParam<std::tuple<int64_t, bo
       for (const Recompute recompute : {Recompute::none, Recompute::attention, Recompute::full}) {
         for (const bool tied : {false, true}) {
           const bool bias = tied == (all.size() / 2 % 2 == 0);
-          // Combines every kind of norm with every number of heads and every recompute.
+          // Combines all norms with all numbers of heads and all recomputes.
           const auto qk_norm = static_cast<QkNorm>(all.size() / 2 % 3);
           all.push_back({{.tensor_parallel = ranks, .sequence_parallel = sequence_parallel, .recompute = recompute},
                          kv_heads,
@@ -227,8 +227,8 @@ TEST(TensorParallel, OneRankIsTheIdentity) {
   EXPECT_TRUE(alone.start_reduce(rows).wait().is_same(rows));
 }
 
-// Every chunk of the head sends one message. Its number of rows follows from the number of logits, 2^22: computed from
-// parts of 64,527 and 64,528 tokens alone, it would be 65 and 64.
+// Each chunk of the head sends one message, so ranks must agree on its rows, which follow from a limit of 2^22 logits.
+// The parts of 64,527 and 64,528 tokens alone would give 65 and 64 rows.
 TEST(TensorParallel, HeadChunksHaveEqualRowsOnRanksWithUnequalParts) {
   ModelDescription model = model_of({.strategy = {.tensor_parallel = 2}});
   model.vocab_size = 129'055;

@@ -19,10 +19,10 @@ namespace copus {
 namespace {
 
 constexpr size_t huge_page = size_t{2} << 20;
-constexpr size_t smallest_cached = size_t{64} << 10;  // malloc caches smaller blocks well enough
+constexpr size_t smallest_cached = size_t{64} << 10;  // malloc caches smaller blocks itself
 constexpr size_t cache_line = 64;
 
-// Rounds up to one of eight sizes per power of two, so that blocks can be reused and at most an eighth is wasted.
+// Rounds up to one of eight sizes per power of two, so that blocks can be reused, and at most an eighth is wasted.
 size_t size_class(size_t bytes) {
   if (bytes < smallest_cached) return round_up(bytes, cache_line);
   const size_t step = std::bit_floor(bytes) / 8;
@@ -33,7 +33,7 @@ void* allocate_block(size_t bytes) {
   const size_t alignment = bytes >= huge_page ? huge_page : cache_line;
   void* block = std::aligned_alloc(alignment, round_up(bytes, alignment));
   if (!block) throw std::bad_alloc();
-  if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);  // only advice, so a failure does no harm
+  if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);  // a hint, so failure is harmless
   return block;
 }
 
@@ -79,7 +79,7 @@ class CachingAllocator final : public c10::Allocator {
     if (limit_ > 0) free_cached();
   }
 
-  // The instance is never destroyed: tensors in static storage may outlive any order of destruction.
+  // The instance is never destroyed, because tensors in static storage may be destroyed later.
   static CachingAllocator& instance() {
     static CachingAllocator& allocator = *new CachingAllocator;
     return allocator;
@@ -119,7 +119,7 @@ class CachingAllocator final : public c10::Allocator {
   }
 
   std::mutex mutex_;
-  int64_t limit_ = 0;  // limit of reserved bytes; 0: none
+  int64_t limit_ = 0;  // of reserved bytes; 0: none
   HostMemory memory_{};
   std::unordered_map<void*, size_t> sizes_;
   std::unordered_map<size_t, std::vector<void*>> cached_;

@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-// Returns the allocator of a GPU, which creates itself at its first use.
+// Returns the allocator of a GPU, which the first call initialises.
 c10::DeviceAllocator& allocator_of(at::Device device) {
   at::globalContext().lazyInitDevice(device.type());
   return *c10::getDeviceAllocator(device.type());

@@ -1,4 +1,4 @@
-// Memory of the device on which a rank computes: how much its tensors use, and whether an action finds enough.
+// Memory of a rank's device: how much its tensors use, and whether an action gets the memory that it needs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,17 +12,18 @@ namespace copus {
 struct DeviceMemory {
   int64_t used_bytes;       // in live tensors of this process
   int64_t peak_used_bytes;  // since reset_peak_device_memory
-  int64_t reserved_bytes;   // bytes from the device, live or cached
-  int64_t total_bytes;      // 0: a CPU, whose memory is the host's and has no such bound
+  int64_t reserved_bytes;   // from the device, in live tensors or cached
+  int64_t total_bytes;      // 0 on a CPU, which has no such limit
 };
 
 // Returns the state of the host's allocator (caching_allocator.h), or of ATen's for a GPU. Does not synchronise.
 DeviceMemory device_memory(at::Device device);
 void reset_peak_device_memory(at::Device device);
-// Returns the allocator's cached memory to the GPU, so that others (NCCL) can have it. Does nothing on a CPU.
+// Returns the allocator's cached memory to the GPU, for other users such as NCCL. Does nothing on a CPU.
 void release_cached_memory(at::Device device);
 
-// Returns whether `take` gets the memory that it requests, on host and device. Other exceptions pass through.
+// Calls `take`, and returns whether it got the memory that it requested, on host and device. Passes on other
+// exceptions.
 template <class Take>
 bool fits_into_memory(const Take& take) {
   try {

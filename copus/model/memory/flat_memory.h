@@ -1,5 +1,5 @@
-// Flat tensors whose memory is allocated and freed while views of them stay. A rank that keeps only its shard of a
-// bucket (ZeRO-2 and 3) uses them for the whole bucket, which has memory only while it is in use.
+// Flat tensors whose memory is allocated and freed while views of them exist. With ZeRO-2 and 3 a rank keeps only its
+// shard of a bucket, and uses such tensors for the whole bucket, with memory only while the bucket is in use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,14 +8,14 @@
 
 namespace copus {
 
-// Returns a flat tensor of `count` elements without memory. It may be divided into views. Read and write the elements
+// Returns a flat tensor of `count` elements without memory, of which views can be made. Its elements may be accessed
 // only between give_memory and take_memory.
 at::Tensor flat_without_memory(int64_t count, at::ScalarType dtype, at::Device device);
 
-// Allocates memory from the device's allocator, with arbitrary elements.
+// Allocates memory from the device's allocator. Elements are undefined.
 void give_memory(const at::Tensor& flat);
 
-// Frees the memory, if there is any. On a GPU, work enqueued on the current stream from now on may reuse it.
+// Frees the memory, if any. On a GPU, work that is enqueued later on the current stream may reuse it.
 void take_memory(const at::Tensor& flat);
 
 bool has_memory(const at::Tensor& flat);

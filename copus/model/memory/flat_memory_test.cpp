@@ -1,4 +1,3 @@
-// Tests tensors whose memory is allocated and freed.
 #include "copus/model/memory/flat_memory.h"
 
 #include <ATen/ops/arange.h>

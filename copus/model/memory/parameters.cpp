@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// The number of values of one task. A task takes about a millisecond.
+// Values per task, which takes about a millisecond.
 constexpr int64_t values_per_task = 1 << 16;
 
 }  // namespace

@@ -1,7 +1,7 @@
-// The model's state: the compute weight, fp32 master weight and fp32 main gradient of every parameter. They are stored
-// in one contiguous buffer per decoder layer (a bucket), so that optimizer, norms and reductions run over flat memory.
-// With ZeRO a rank keeps a shard of each bucket. Whole gradients (from stage 2 on) and whole weights (stage 3) then
-// have memory only while they are in use.
+// The model's state: compute weight, fp32 master weight and fp32 main gradient of every parameter. One contiguous
+// buffer per decoder layer (a bucket) holds them, so that optimizer, norms and reductions run over flat memory. With
+// ZeRO a rank keeps a shard of each bucket. Whole gradients (from stage 2 on) and whole weights (stage 3) then have
+// memory only while they are in use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,39 +17,39 @@
 
 namespace copus {
 
-// One parameter, or the part of it that this rank holds. The tensors have the shape of `box`.
+// One parameter, or this rank's part of it. The tensors have the shape of `box`.
 struct Parameter {
   ParameterInfo info;  // of the whole, logical tensor
   Sharding sharding;
-  Box box;              // the part that this rank holds
-  int64_t chunk;        // chunk of this pipeline rank
+  Box box;              // this rank's part
+  int64_t chunk;        // index of the chunk on this pipeline rank
   bool tied_copy;       // the head's side of a tied embedding. If this rank also holds the embedding, `weight`
                         // is the embedding's, and only the gradient is separate
   at::Tensor weight;    // compute dtype; read by forward and backward
   at::Tensor gradient;  // master dtype; accumulated over micro-batches
   int64_t bucket;       // index into ParameterStore::buckets()
-  int64_t offset;       // first element of the parameter in the bucket
+  int64_t offset;       // of the parameter's first element in the bucket
 };
 
-// Linear layers with the same input, as one matrix: the weights of the parameters, stacked along their outputs.
+// Linear layers with the same input as one matrix: their weights, stacked along the outputs.
 struct JoinedParameters {
   at::Tensor weight;    // [sum of outputs, inputs], or [sum of outputs] for biases; a view
   at::Tensor gradient;  // same shape
 };
 
 // A bucket: the parameters of one decoder layer, of the embedding, of the final norm with the head, or of the tied copy
-// of the head. It stores them in flat 1-d buffers, with zeros between and after the parameters (BucketOffsets).
+// of the head. Its flat 1-d buffers have zeros between and after parameters (BucketOffsets).
 struct Bucket {
   std::vector<int64_t> parameters;  // indices into ParameterStore::parameters()
   int64_t chunk;
-  at::Tensor weight;    // [size]; undefined for a tied copy beside its embedding
+  at::Tensor weight;    // [size]; undefined for a tied copy on the rank of its embedding
   at::Tensor gradient;  // [size]
-  // The weights and gradients that this rank keeps between steps: the same tensors, or with ZeRO its shards of them
-  // (`weight` and `gradient` are then flat_without_memory).
+  // The weights and gradients that this rank keeps between steps: `weight` and `gradient` or, if ZeRO shards them, this
+  // rank's shards (`weight` and `gradient` are then flat_without_memory).
   at::Tensor kept_weight, kept_gradient;
-  // The elements shard_begin .. shard_end, which this rank updates: the whole bucket, or with ZeRO its shard. They are
-  // views of the kept tensors. `master` is a view of `weight_shard` if the compute dtype is the master dtype. Undefined
-  // if `weight` is undefined, because there is nothing to update then.
+  // The elements shard_begin .. shard_end that this rank updates: the whole bucket, or with ZeRO its shard. They are
+  // views of the kept tensors. `master` is a view of `weight_shard` if compute and master dtype are equal. Undefined if
+  // `weight` is undefined, because there is nothing to update.
   at::Tensor weight_shard, gradient_shard, master;
   int64_t shard_begin = 0, shard_end = 0;
   int64_t size() const { return gradient.numel(); }
@@ -57,12 +57,12 @@ struct Bucket {
 
 class ParameterStore {
  public:
-  // Allocates the whole state on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (tests) kDouble; the master
-  // dtype is kDouble for kDouble and kFloat otherwise.
+  // Allocates the whole state on `device`, zeroed. compute_dtype: kFloat, kBFloat16 or (in tests) kDouble. The master
+  // dtype is kDouble for kDouble, otherwise kFloat.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device);  // the whole model
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, at::Device device,
                  const Placement& placement);
-  // Uses existing state, gradients included, of the placement's buckets in their order. Shares the tensors.
+  // Uses existing state, including gradients, of the placement's buckets in order. Shares the tensors.
   ParameterStore(const ModelDescription& model, at::ScalarType compute_dtype, const Placement& placement,
                  const std::vector<BucketState>& state);
 
@@ -73,26 +73,25 @@ class ParameterStore {
   const Placement& placement() const { return placement_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  const Parameter& find(const std::string& name) const;  // throws InternalError if there is none
-  const Parameter* find_tied_copy() const;               // null if this rank has none
+  const Parameter& find(const std::string& name) const;  // throws InternalError if missing
+  const Parameter* find_tied_copy() const;               // null if missing
 
-  // Returns the parameter's master weights, a view of the shape of its box. Call it only if this rank updates the whole
-  // parameter.
+  // Returns a parameter's master weights, a view with the shape of its box. This rank must update the whole parameter.
   at::Tensor master(const Parameter& parameter) const;
 
-  // Returns views over parameters that are adjacent in memory.
+  // Returns views over parameters that are stored back to back.
   JoinedParameters join(const std::vector<std::string>& names) const;
 
-  // Fills the master weights from (seed, parameter name, element index) alone, and derives the compute weights
-  // (publish_weights). Embeddings and linear weights are normal with initial_deviation(), biases are zero, norms are
-  // one (the rule of transformers).
+  // Fills the master weights, as a pure function of (seed, parameter name, element index), and derives the compute
+  // weights (publish_weights). Embeddings and linear weights are normal with initial_deviation(), biases zero, norms
+  // initial_norm_weight() (as in transformers).
   void initialize(uint64_t seed);
 
-  // Rounds the master weights to this rank's shards of the compute weights. Call it after every change of a master
-  // weight. With ZeRO-1 and 2, gather the shards afterwards.
+  // Rounds the master weights to this rank's shards of the compute weights. Call it after every change of master
+  // weights; with ZeRO-1 and 2 then gather the shards.
   void publish_weights();
 
-  // Zeroes the main gradients before a step adds to them. Shards are not zeroed: the first reduction overwrites them.
+  // Zeroes the main gradients before a step adds to them. Shards need no zeroing: the first reduction overwrites them.
   void zero_gradients();
 
  private:

@@ -97,7 +97,7 @@ TEST(ParameterStore, APartHoldsItsElementsOfTheWholeModel) {
         EXPECT_EQ(joined.weight.size(0), (4 / tensor_parallel + 2 * std::max<int64_t>(1, 2 / tensor_parallel)) * 6);
       }
     }
-    // Every element is seen once, except a tied embedding's, which is on two stages.
+    // Every element occurs once, except those of a tied embedding, which two stages hold.
     EXPECT_EQ(seen, count_parameters(model) + model.vocab_size * model.hidden_size);
   }
 }
@@ -132,7 +132,7 @@ TEST(ParameterStore, ATiedHeadBesideItsEmbeddingHasOnlyAGradientOfItsOwn) {
   }
 }
 
-// ZeRO may add padding to a bucket.
+// ZeRO may pad a bucket.
 at::Tensor padded(const at::Tensor& values, int64_t size) {
   at::Tensor longer = at::zeros({size}, values.options());
   longer.narrow(0, 0, values.numel()).copy_(values);

@@ -103,7 +103,7 @@ int64_t state_bytes(const ModelDescription& model, const Placement& placement, a
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters) {
   if (bucket.gradient_only) return;
-  // Clears the part of the padding inside the tensor, which starts at element `first` of the bucket.
+  // Clears the padding within the tensor, which starts at element `first` of the bucket.
   const auto clear = [](const at::Tensor& tensor, int64_t first, const Stretch& padding) {
     const int64_t from = std::max(padding.begin - first, int64_t{0});
     const int64_t to = std::min(padding.end - first, tensor.numel());

@@ -58,7 +58,7 @@ TEST(ArenaMemory, RefusesMoreThanTheArenaHolds) {
 
 class StateMemories : public testing::TestWithParam<at::ScalarType> {};
 
-// Reused memory is dirty: every element that a store or a re-layout does not write itself has to be cleared.
+// Reused memory is dirty, so elements that neither a store nor a re-layout writes must be cleared.
 TEST_P(StateMemories, APlacedStoreOverDirtyMemoryEqualsAFreshOne) {
   const ModelDescription model = odd_model();
   const std::shared_ptr<StateArena> arena = arena_of_one();
@@ -145,7 +145,7 @@ TEST(StateBytes, AreThoseThatTheStateTakes) {
       }
     }
   }
-  // The size of a model that fits on no machine is computed without allocating.
+  // Computes the size for a model that no machine could hold, without allocating.
   ModelDescription huge = model;
   huge.vocab_size = 1'000'000'000;
   EXPECT_GT(state_bytes(huge, placement_of(huge, 1, 0), at::kFloat, 2),

@@ -1,4 +1,4 @@
-// A small model for tests whose every bucket has padding, with grouped key-value heads and biases.
+// For tests: a small model with padding in every bucket, grouped key/value heads and biases.
 #pragma once
 
 #include "copus/description/model_description.h"

@@ -1,4 +1,4 @@
-// For tests: parts of a whole model, and the pipeline stages of one tensor-parallel rank run one after another.
+// For tests: splits a whole model, and runs the pipeline stages of one tensor-parallel rank one after another.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -15,7 +15,7 @@
 
 namespace copus {
 
-// Sets all weights to random values, also those that training starts at one or zero. Draws from ATen's generator.
+// Sets all weights to random values, including those that training starts at one or zero. Draws from ATen's generator.
 inline void randomize(ParameterStore& store) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
@@ -40,7 +40,7 @@ inline at::Tensor cut(at::Tensor whole, const Box& box) {
   return whole;
 }
 
-// Returns the whole model's parameter of which `parameter` is a part, or its tied copy.
+// Returns the whole model's parameter that contains `parameter`, or its tied copy.
 inline const Parameter& same_parameter(const ParameterStore& whole, const Parameter& parameter) {
   return *std::ranges::find_if(whole.parameters(), [&](const Parameter& other) {
     return other.tied_copy == parameter.tied_copy && other.info.name == parameter.info.name;
@@ -49,7 +49,7 @@ inline const Parameter& same_parameter(const ParameterStore& whole, const Parame
 
 class StagesInTurn {
  public:
-  // Makes a copy of `whole`, split by `strategy`. Refers to the group behind `tensor_parallel`.
+  // Copies `whole`, split by `strategy`. The group behind `tensor_parallel` must outlive this object.
   StagesInTurn(const ParameterStore& whole, const ParallelStrategy& strategy, const TensorParallel& tensor_parallel) {
     for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {
       const Placement placement =
@@ -73,7 +73,7 @@ class StagesInTurn {
   std::vector<std::unique_ptr<ParameterStore>>& stores() { return stores_; }
   std::vector<ModelChunk>& stages() { return stages_; }
 
-  // Runs F of every stage, B of every stage, then W of every stage. Returns the sum of token losses.
+  // Runs F, then B, then W of every stage. Returns the sum of token losses.
   double forward_backward(const MicroBatch& micro_batch, WeightGradients::Mode mode) {
     std::vector<ChunkActivations> kept(stages_.size());
     at::Tensor stream;

@@ -18,7 +18,7 @@ inline at::Device test_device() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
-  // Adds the index that the device's tensors report: 0 if none is named.
+  // Adds the index that tensors report for the device: 0 if none is named.
   return device.is_cpu() || device.has_index() ? device : at::Device(device.type(), 0);
 }
 

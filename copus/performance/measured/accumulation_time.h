@@ -1,5 +1,5 @@
-// Predicted step times of a job of which only its own step times are known. A step is predicted to take a + b x
-// micro-batches, where every rank runs its micro-batches one after the other.
+// Step times of a job of which only step times are known: a step takes a + b x micro-batches. Every rank runs its
+// micro-batches one after another.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,15 @@ namespace copus {
 
 class AccumulationTime {
  public:
-  // Guesses a and b from the step time with a single batch, which cannot separate them. The time a that a step needs
-  // once, such as for reducing gradients and the update, is assumed to be a quarter of a micro-batch's time b.
+  // Guesses a and b, which one batch's step time cannot separate. The time a, needed once per step for reductions and
+  // the update, is assumed to be a quarter of a micro-batch's time b.
   static AccumulationTime guess(const Configuration& configuration, double step_seconds);
 
-  // The time model that predicted the cells of `known`; empty if there are no cells.
+  // Returns the model that predicted the cells of `known`; empty if there are no cells.
   static std::optional<AccumulationTime> of(const Knowledge& known);
 
-  // Predicts a step. a and b have separate factors (Factor::data_links, Factor::compute), with which measurements of
-  // several batches correct the guess.
+  // Predicts a step. a and b have separate factors (Factor::data_links and Factor::compute), so measurements of several
+  // batches correct the guess.
   StepTimeParts predict(const Configuration& configuration) const;
 
  private:
@@ -29,7 +29,7 @@ class AccumulationTime {
   double once_, per_micro_batch_;  // a and b, in seconds
 };
 
-// The uncertainty of the guess: a may be several times smaller or larger, and the seconds of a micro-batch with it.
+// The uncertainty of the guess: a may be several times smaller or larger, which also changes b.
 inline constexpr FactorPrior accumulation_prior{.compute = 0.7, .links = 1.4};
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Tests what can be learned from the step times of a job about which nothing else is known.
+// Tests predictions for a job of which only step times are known.
 #include "copus/performance/measured/accumulation_time.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ Measurement measured(double seconds, double spread, std::mt19937_64& random) {
   return measurement_of(steps);
 }
 
-// The truth: a step takes a + b x micro-batches.
+// The true step time: a + b x micro-batches.
 struct Truth {
   double once, per_micro_batch;
   double seconds(int64_t batch) const {
@@ -53,8 +53,8 @@ TEST(AccumulationTime, IsFoundInTheCellsThatItPredicted) {
   EXPECT_DOUBLE_EQ(AccumulationTime::of(known)->predict(in_batch(8)).total(), guess.predict(in_batch(8)).total());
 }
 
-// Predicted from one batch, another batch's step time is within two of the stated deviations. This holds for any job
-// from one that needs almost nothing once per step to one that needs as much as four micro-batches.
+// A prediction from one batch is within two stated deviations of another batch's step time, for jobs that need between
+// almost nothing and four micro-batches' time once per step.
 TEST(AccumulationTime, OneBatchSaysHowLittleItTellsOfOthers) {
   std::mt19937_64 random(1);
   for (const Truth& truth : {Truth{0.03, 1}, Truth{0.25, 1}, Truth{0.6, 1}, Truth{1, 1}}) {
@@ -69,7 +69,7 @@ TEST(AccumulationTime, OneBatchSaysHowLittleItTellsOfOthers) {
   }
 }
 
-// With the usual prior, which treats the guess as a model of the job, the same test would fail.
+// The usual prior, which is for modelled jobs, would fail this test.
 TEST(AccumulationTime, TwoBatchesTellWhatAStepHasOnce) {
   int within = 0, all = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {

@@ -15,25 +15,24 @@ namespace {
 using Vector = std::array<double, num_factors>;
 using Matrix = std::array<Vector, num_factors>;
 
-// The standard deviation of a layout's residual once the shared factors are right. It was 0.05 in 260 published runs of
-// 11 sets that took at most 1.6 times as long as the fastest run of their set (docs/decisions/performance.md). Calculon
-// (Isaev et al. 2023) reports mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is
-// 1.25 times a mean error. The batches of one layout run the same micro-batches; we know of no published differences
-// between them.
+// The standard deviation of layout residuals under the right factors. It was 0.05 in 260 published runs of 11 sets,
+// counting runs within 1.6 times the fastest of their set (docs/decisions/performance.md). Calculon (Isaev et al. 2023)
+// reports mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is 1.25 times a mean
+// error. All batches of a layout run the same micro-batches; we know of no published differences between them.
 constexpr double layout_deviation = 0.05;
 constexpr double own_deviation = 0.03;
 
-// The drift of a machine between a measurement and its use (clocks, temperature, neighbours). More steps of one cell do
+// The drift of a machine (clocks, temperature, neighbours) between a measurement and its use. More steps in a row do
 // not average it out.
 constexpr double drift_deviation = 0.01;
 
-// The assumed spread of steps, weighted as if it had been measured on this many steps: two equal steps do not prove
-// that there is no spread.
+// The spread of steps before measurement, which counts as much as this many measured steps: two equal steps do not
+// prove that there is no spread.
 constexpr double assumed_spread = 0.05;
 constexpr double assumed_spread_steps = 4;
 
-// The distance in standard deviations beyond which a cell's influence on the shared factors does not grow (Huber 1964).
-// A cell that the model gets wrong must not spoil the others.
+// Beyond this distance, in standard deviations, a cell's influence on the factors no longer grows (Huber 1964), so that
+// badly predicted cells do not spoil the others.
 constexpr double huber_limit = 2;
 constexpr double layout_limit = 2;
 
@@ -100,7 +99,7 @@ Vector exponentials(const Vector& logarithms) {
 
 struct Prediction {
   double seconds = 0;
-  // Share of each factor in the seconds: the gradient of log(seconds) with respect to the factors' logarithms.
+  // The fraction of each factor in the seconds: the gradient of log(seconds) by the logarithms of the factors.
   Vector shares{};
 };
 
@@ -119,7 +118,7 @@ Prediction predict(const Vector& factors, const StepTimeParts& parts) {
 
 double squared(double value) { return value * value; }
 
-// Returns the weight of a cell at this distance, in standard deviations: 1 within the limit, smaller beyond.
+// Returns a cell's weight by its distance in standard deviations: 1 up to the limit, smaller beyond.
 double huber_weight(double distance) { return std::min(1.0, huber_limit / std::abs(distance)); }
 
 double huber_loss(double distance) {
@@ -127,29 +126,29 @@ double huber_loss(double distance) {
   return (squared(distance) - squared(beyond)) / 2;
 }
 
-// Returns the weight of a layout. Beyond the limit a layout's influence falls with its distance (Cauchy's loss). The
-// reason: of 224 published runs that looked good, 13 took 1.5 to 32 times as long as predicted, for a reason of their
-// own (docs/decisions/performance.md).
+// Returns a layout's weight by its distance in standard deviations. Beyond the limit its influence falls with distance
+// (Cauchy's loss). The reason: of 224 published runs that looked good, 13 took 1.5 to 32 times as long as predicted,
+// for reasons that other layouts do not share (docs/decisions/performance.md).
 double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
 
 double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }
 
-// The cells of one layout at given factors. Their residuals r_i = log(measured) - log(predicted) are L + own + noise: L
-// is the layout's deviation, `own` the cell's. Computes the most probable L, and the weights of the cells and of L
-// itself.
+// The cells of one layout, given the factors. A residual r_i = log(measured) - log(predicted) is L + own + noise, where
+// L is the layout's deviation and `own` the cell's. Computes the most probable L, and the weights of the cells and of
+// L.
 struct LayoutFit {
   struct Cell {
-    double residual, variance;  // variance of own deviation and noise together
+    double residual, variance;  // variance of own + noise
     Vector shares;
     double weight = 1;
   };
   std::vector<Cell> cells;
   double deviation = 0;  // L
-  double weight = 1;     // of the prior of L
+  double weight = 1;     // of L's prior
   double loss = 0;
 
-  // Iteratively reweights from weights of 1 until nothing changes. The same residuals therefore give the same L: the
-  // nearest minimum if Cauchy's loss has several.
+  // Reweights iteratively, from weights of 1, until nothing changes. Equal residuals therefore give the same L, even if
+  // Cauchy's loss has several minima: the nearest one.
   void solve() {
     constexpr int most_iterations = 50;
     constexpr double tolerance = 1e-14;
@@ -168,7 +167,7 @@ struct LayoutFit {
     for (const Cell& cell : cells) loss += huber_loss((cell.residual - deviation) / std::sqrt(cell.variance));
   }
 
-  // Weighted means over the cells, and the variance of the residuals' mean given L.
+  // Weighted means over the cells. `variance`: of the mean residual, given L.
   struct Means {
     double residual = 0, variance = 0;
     Vector shares{};
@@ -188,8 +187,8 @@ struct LayoutFit {
     return result;
   }
 
-  // Adds the layout's information on the factors. One part comes from the mean of its cells, whose variance includes
-  // the variance of L. The other part comes from the cells' deviations from the mean, which do not depend on L.
+  // Adds the layout's information about the factors. One part comes from the cells' mean, whose variance includes the
+  // variance of L. The other part comes from the cells' deviations from this mean, which do not depend on L.
   void add_to(Matrix& precision, Vector& downhill) const {
     const Means mean = means();
     const auto add = [&](const Vector& shares, double residual, double information) {
@@ -277,13 +276,13 @@ double Knowledge::relative_deviation(Factor factor) const {
   return std::sqrt(covariance_[i][i]);
 }
 
-// Finds the most probable logarithms theta of the factors and their covariance, by Gauss-Newton. The factors have a
-// prior, and each cell has log(measured) = log(predicted(theta)) + L + own + noise. The deviation L of a layout is one
-// draw however often it is measured, so its information on theta is bounded by the variance of L.
+// Finds the most probable logarithms theta of the factors and their covariance by Gauss-Newton. The factors have a
+// prior. For each cell log(measured) = log(predicted(theta)) + L + own + noise. L is one draw per layout, so however
+// often a layout is measured, the variance of L bounds its information about theta.
 void Knowledge::learn() {
   evidence_.clear();
   layouts_.clear();
-  // Caches pointers for the fits, since looking up a configuration in a map takes longer than predicting it.
+  // Caches pointers, because a map look-up takes longer than a prediction.
   struct Member {
     const StepTimeParts* parts;
     Evidence* evidence;
@@ -320,7 +319,7 @@ void Knowledge::learn() {
                            [](double sum, const LayoutFit& fit) { return sum + fit.loss; });
   };
   constexpr int most_iterations = 100, most_halvings = 20;
-  constexpr double tolerance = 1e-9;  // of a logarithm; closer to the minimum, losses differ only by rounding
+  constexpr double tolerance = 1e-9;  // of a logarithm; below it, losses differ only by rounding
   Vector theta{};
   std::vector<LayoutFit> fits = fit_layouts(theta);
   for (int iteration = 0; iteration < most_iterations; ++iteration) {
@@ -363,9 +362,10 @@ void Knowledge::learn() {
   }
 }
 
-// The corrected value is z = log(predicted) + L + own. Let k = Var L / (Var L + Var mean). Given the factors, L has a
-// mean of k times the layout's mean deviation, and a variance of k Var mean. A cell that was itself measured as y = z +
-// noise has z = (1 - m) (log(predicted) + L) + m y, with a further variance of m noise, where m = own / (own + noise).
+// The corrected value is z = log(predicted) + L + own. Let k = Var L / (Var L + Var mean). Given the factors, L has
+// mean k times the layout's mean deviation, and variance k Var mean. For a cell that was itself measured as y = z +
+// noise, let m = own / (own + noise), a ratio of variances. Then z = (1 - m) (log(predicted) + L) + m y, with an
+// additional variance of m noise.
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);

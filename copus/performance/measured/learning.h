@@ -1,6 +1,7 @@
-// Learns from measured steps the errors of predictions and their uncertainty. The correction has three parts: factors
-// that all configurations share (compute, tensor links, data links, bubble), the deviation of each layout from these
-// factors, common to its batches, and the deviation of each measured configuration ("cell") from its layout.
+// Corrects predictions by measured steps, with an uncertainty. A correction has three parts:
+// - factors that all configurations share: compute, tensor links, data links, bubble;
+// - the deviation of a layout from these factors, the same for all its batches;
+// - the deviation of a measured configuration (a "cell") from its layout.
 #pragma once
 
 #include <array>
@@ -14,24 +15,23 @@
 
 namespace copus {
 
-// Shared factors of predictions: seconds = compute * parts.compute + tensor_links * parts.tensor_communication + bubble
-// * parts.bubble + data_links * parts.data_communication + compute * parts.optimizer.
+// The shared factors. The corrected seconds are compute * (parts.compute + parts.optimizer) + tensor_links *
+// parts.tensor_communication + data_links * parts.data_communication + bubble * parts.bubble.
 inline constexpr int64_t num_factors = 4;
 enum class Factor { compute, tensor_links, data_links, bubble };
 
-// The measured time of some steps of one configuration.
+// The measured time of consecutive steps of one configuration.
 struct Measurement {
   int64_t steps = 0;
   double median_seconds = 0;
-  double relative_spread = 0;  // one standard deviation of the logarithm of a step's seconds
+  double relative_spread = 0;  // standard deviation of log(seconds of a step)
   bool operator==(const Measurement&) const = default;
 };
 
-// Standard deviations of the factors' logarithms before anything is measured. Kernel curves that were measured on
-// another machine of the same kind, or taken from a data sheet, are commonly off by a factor of 1.5. Links are off more
-// often, since a network's speed depends on its other users and on the placement of ranks. A pipeline's idle time is
-// mostly computation of other stages, so it follows the compute factor; `bubble` is the deviation from the compute
-// factor.
+// Standard deviations of the factors' logarithms before any measurement. Kernel curves from another machine of the same
+// kind or from a data sheet are commonly off by a factor of 1.5. Links are off by more, because a network's speed
+// depends on other users and on the placement of ranks. A pipeline's idle time is mostly computation of other stages,
+// so `bubble` is the deviation from the compute factor.
 struct FactorPrior {
   double compute = 0.4;
   double links = 0.5;  // for tensor links and data links
@@ -39,79 +39,78 @@ struct FactorPrior {
   bool operator==(const FactorPrior&) const = default;
 };
 
-// Summarises these steps (at least one; seconds > 0). The spread is computed from the quartiles, so that it ignores a
-// few steps that an outside disturbance slowed down.
+// Summarises at least one step (seconds > 0). The spread comes from the quartiles, so that a few disturbed steps do not
+// matter.
 Measurement measurement_of(const std::vector<double>& step_seconds);
 
 struct MeasuredCell {
   StepTimeParts parts;                    // prediction at the time of the latest measurement
-  std::vector<Measurement> measurements;  // the latest ones, oldest first; at most max_measurements
+  std::vector<Measurement> measurements;  // the latest max_measurements, oldest first
 
   int64_t steps() const;
-  // Returns the median of the measurements, each weighted by its steps.
+  // Returns the median of the measurements, weighted by their steps.
   double seconds() const;
-  // Returns one standard deviation of the logarithm of seconds(), as an estimate of the cell's true seconds.
+  // Returns the standard deviation of log(seconds()) as an estimate of the cell's true seconds.
   double relative_noise() const;
   bool operator==(const MeasuredCell&) const = default;
 };
 
-// Number of measurements that a cell keeps. Older ones are forgotten, since the machine may have changed.
+// Number of measurements that a cell keeps. Older ones are dropped, because the machine may have changed.
 inline constexpr int64_t max_measurements = 64;
 
 struct Corrected {
   double seconds = 0;
-  double relative_deviation = 0;  // one standard deviation of the logarithm of seconds
+  double relative_deviation = 0;  // standard deviation of log(seconds)
 };
 
-// The measurements, and the estimate of the factors that follows from them, whatever their order. It is a value:
-// observe() returns a new one.
+// Measurements and the factors estimated from them, independent of the measurements' order. Immutable: observe()
+// returns a new value.
 class Knowledge {
  public:
-  // Without measurements: factors are 1, with the uncertainty of the prior.
+  // Without measurements all factors are 1, with the prior's uncertainty.
   Knowledge();
-  // Learns from these measurements. Every cell has at least one; seconds and the sum of the parts are > 0.
+  // Estimates the factors. Every cell has at least one measurement; seconds and the sum of the parts must be > 0.
   explicit Knowledge(std::map<Configuration, MeasuredCell> cells, const FactorPrior& prior = {});
 
-  // Learns from the same measurements under this prior.
+  // Returns the estimate from the same measurements under another prior.
   Knowledge under(const FactorPrior& prior) const;
 
   const std::map<Configuration, MeasuredCell>& cells() const { return cells_; }
   // Returns the number of measured steps of this configuration.
   int64_t measured_steps(const Configuration& configuration) const;
 
-  // Whether this strategy and micro-batch were measured, in any global batch.
+  // Returns whether the strategy and micro-batch were measured with any global batch.
   bool knows_layout(const Configuration& configuration) const {
     return layouts_.contains({configuration.strategy, configuration.micro_batch});
   }
 
   double factor(Factor factor) const { return factors_[static_cast<size_t>(factor)]; }
-  // Returns the prediction `parts` with each part multiplied by its factor.
+  // Returns `parts`, each multiplied by its factor.
   StepTimeParts under_factors(const StepTimeParts& parts) const;
-  // Returns one standard deviation of the factor's logarithm.
+  // Returns the standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
-  // Returns the prediction `parts` of a configuration, corrected by the factors and by measurements of the
-  // configuration itself or of its layout. Each correction has a weight according to its certainty. Fast enough for
-  // tables of many cells. The sum of the parts must be > 0.
+  // Returns a configuration's prediction `parts` (sum > 0), corrected by the factors, and by measurements of its layout
+  // and of itself as far as they are certain. Takes little enough time for tables of many cells.
   Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
 
   bool operator==(const Knowledge&) const = default;
 
  private:
   using Factors = std::array<double, num_factors>;
-  // The summary of a cell's measurements.
+  // A cell's measurements, summarised.
   struct Evidence {
     double log_seconds = 0;
     double noise_variance = 0;  // variance of log_seconds
-    double own_variance = 0;    // of the cell's deviation from its layout; larger for a cell that deviates too far
+    double own_variance = 0;    // of the cell's deviation from its layout; larger for outliers
     bool operator==(const Evidence&) const = default;
   };
-  // What the cells of one layout together show about its deviation L from the factors.
+  // What a layout's cells together show about its deviation L from the factors.
   struct LayoutEvidence {
     double deviation = 0;           // mean over its cells of log(measured) - log(predicted)
-    Factors shares{};               // mean over its cells of the factors' shares in these predictions
+    Factors shares{};               // mean over its cells of the factors' fractions in the predictions
     double noise_variance = 0;      // of `deviation`, given L
-    double deviation_variance = 0;  // of L; larger for a layout that deviates too far
+    double deviation_variance = 0;  // of L; larger for outliers
     bool operator==(const LayoutEvidence&) const = default;
   };
   // The strategy and the micro-batch.

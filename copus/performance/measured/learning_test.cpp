@@ -26,8 +26,7 @@ StepTimeParts seconds_of_compute(double seconds) {
   return parts;
 }
 
-// A machine whose factors and cell residuals are known, and the predictions of a model that knows neither, for 30
-// configurations of various kinds.
+// A machine with known factors and cell residuals, and predictions without them for 30 different configurations.
 class Machine {
  public:
   static constexpr int64_t num_cells = 30;
@@ -62,7 +61,7 @@ class Machine {
     return measurement_of(seconds);
   }
 
-  // Learns from 20 steps of each of the first `cells` cells.
+  // Learns from 20 steps of each of the first `cells` configurations.
   Knowledge learn_from(int64_t cells) {
     Knowledge knowledge;
     for (int64_t i = 0; i < cells; ++i) {
@@ -111,7 +110,7 @@ TEST(Learning, ACellThatTheFactorsDoNotExplainConvergesToo) {
     knowledge = observe(knowledge, configuration_number(i), seconds_of_compute(1), {20, i == 0 ? 3.0 : 1.0, 0.02});
   }
   EXPECT_NEAR(knowledge.correct(configuration_number(0), seconds_of_compute(1)).seconds, 3, 0.03);
-  // The deviating cell has not spoiled the others: a least-squares fit would give 1.12.
+  // The outlier has not spoiled the other cells: least squares would give 1.12.
   EXPECT_NEAR(knowledge.correct(configuration_number(10), seconds_of_compute(1)).seconds, 1, 0.03);
 }
 
@@ -128,8 +127,8 @@ TEST(Learning, EachPartHasItsFactor) {
   }
 }
 
-// The other stages wait for the slowest one to compute. If devices have computed three times as long as predicted, a
-// pipeline's idle time is not expected to be as predicted either.
+// Idle time is mostly waiting for the slowest stage. If devices compute three times as long as predicted, the bubble is
+// expected to grow too.
 TEST(Learning, TheBubbleFollowsComputing) {
   const Knowledge knowledge = observe({}, {}, seconds_of_compute(1), {100, 3, 0.01});
   EXPECT_NEAR(knowledge.factor(Factor::compute), 3, 0.2);
@@ -137,8 +136,8 @@ TEST(Learning, TheBubbleFollowsComputing) {
   EXPECT_DOUBLE_EQ(knowledge.factor(Factor::data_links), 1);
 }
 
-// Ten of 30 cells are measured. The predictions of the other 20 are off by little more than their own residuals, which
-// are unpredictable.
+// After measuring 10 of 30 cells, predictions of the other 20 are off by little more than their own residuals, which
+// nothing can predict.
 TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
   std::vector<double> before, after, residual;
   for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -160,7 +159,7 @@ TEST(Learning, SharedFactorsCarryOverToCellsThatWereNotMeasured) {
   EXPECT_LT(quantile(after, 0.9), 0.08);
 }
 
-// Counts over many machines, with 10 of 30 cells measured, how often the truth is within one and two deviations.
+// Counts over many machines how often the truth is within one and two deviations, with 10 of 30 cells measured.
 TEST(Learning, DeviationsAreHonest) {
   for (const bool measured : {false, true}) {
     int64_t within_one = 0, within_two = 0, all = 0;
@@ -177,7 +176,7 @@ TEST(Learning, DeviationsAreHonest) {
     }
     const double one = static_cast<double>(within_one) / static_cast<double>(all);
     const double two = static_cast<double>(within_two) / static_cast<double>(all);
-    // Residuals here are smaller than assumed, so the intervals are somewhat wide.
+    // Residuals here are smaller than assumed, so intervals are a little too wide.
     EXPECT_GT(one, 0.68) << measured;
     EXPECT_LT(one, 0.90) << measured;
     EXPECT_GT(two, 0.95) << measured;
@@ -207,14 +206,14 @@ TEST(Learning, TheOrderDoesNotMatter) {
   for (int64_t i = 0; i < Machine::num_cells; ++i) {
     const Corrected one = forwards.correct(configuration_number(i), machine.parts[i]);
     const Corrected other = backwards.correct(configuration_number(i), machine.parts[i]);
-    // The sums have another order, and Newton's steps end at 1e-12.
+    // Sums are in another order, and Newton's method stops at 1e-12.
     EXPECT_NEAR(one.seconds / other.seconds, 1, 1e-11);
     EXPECT_NEAR(one.relative_deviation / other.relative_deviation, 1, 1e-11);
   }
 }
 
-// A layout runs the same micro-batches in any batch. Its deviation in one batch therefore says much about its other
-// batches, and little about other layouts.
+// All batches of a layout run the same micro-batches, so its deviation in one batch predicts that in others. It says
+// little about other layouts.
 TEST(Learning, TheBatchesOfALayoutShareItsDeviation) {
   Knowledge knowledge;
   for (int64_t i = 1; i < 10; ++i) {
@@ -231,8 +230,8 @@ TEST(Learning, TheBatchesOfALayoutShareItsDeviation) {
   EXPECT_FALSE(knowledge.knows_layout(configuration_number(10)));
 }
 
-// One layout in twenty is many times slower than predicted for a reason of its own. A factor of seven says less about
-// the machine than about the layout; a factor of three says the opposite (TheBubbleFollowsComputing).
+// One layout in twenty is many times slower than predicted, for a reason that others do not share. A factor of seven is
+// attributed to the layout, a factor of three to the machine (TheBubbleFollowsComputing).
 TEST(Learning, ALayoutThatIsStalledDoesNotSpeakForTheMachine) {
   const Knowledge knowledge = observe({}, configuration_number(0), seconds_of_compute(1), {20, 7, 0.02});
   EXPECT_NEAR(knowledge.correct(configuration_number(0), seconds_of_compute(1)).seconds, 7, 0.1);
@@ -240,7 +239,7 @@ TEST(Learning, ALayoutThatIsStalledDoesNotSpeakForTheMachine) {
   EXPECT_LT(knowledge.correct(configuration_number(1), seconds_of_compute(1)).seconds, 2);
 }
 
-// The residual of a cell is a single draw, however often the cell is measured.
+// A cell's residual is one draw, however often the cell is measured.
 TEST(Learning, RepeatingOneCellSaysLittleAboutTheOthers) {
   const StepTimeParts parts = seconds_of_compute(1);
   Knowledge knowledge = observe({}, configuration_number(0), parts, {10, 1.2, 0.03});
@@ -249,7 +248,7 @@ TEST(Learning, RepeatingOneCellSaysLittleAboutTheOthers) {
   EXPECT_GT(knowledge.relative_deviation(Factor::compute), 0.05);
   EXPECT_GT(knowledge.relative_deviation(Factor::compute), 0.9 * once);
   EXPECT_GT(knowledge.correct(configuration_number(1), parts).relative_deviation, 0.08);
-  // Measurements of other cells say more.
+  // Measurements of other cells tell more.
   for (int64_t i = 1; i < 10; ++i) knowledge = observe(knowledge, configuration_number(i), parts, {10, 1.2, 0.03});
   EXPECT_LT(knowledge.relative_deviation(Factor::compute), 0.5 * once);
 }
@@ -262,11 +261,11 @@ TEST(Learning, MoreMeasurementsMakeSurer) {
     knowledge = observe(knowledge, configuration_number(i), machine.parts[i], {20, machine.truth(i), 0.03});
     for (int64_t other = 0; other < Machine::num_cells; ++other) {
       const double now = knowledge.correct(configuration_number(other), machine.parts[other]).relative_deviation;
-      EXPECT_LT(now, 1.05 * before[other]);  // not strictly less, since the shares change with the factors
+      EXPECT_LT(now, 1.05 * before[other]);  // may grow a little, since the factors' fractions change
       before[other] = now;
     }
   }
-  EXPECT_LT(*std::max_element(before.begin(), before.end()), 0.015);  // every cell is measured
+  EXPECT_LT(*std::max_element(before.begin(), before.end()), 0.015);  // all cells are measured
 }
 
 TEST(Learning, OneSlowStepOrMeasurementDoesNotCount) {
@@ -298,12 +297,12 @@ TEST(Learning, MeasurementsCountWithTheirSteps) {
   EXPECT_DOUBLE_EQ(cell.seconds(), 2.5);
 }
 
-// A single step shows no spread, which does not prove that there is none.
+// A single step has no spread, which does not prove that there is none.
 TEST(Learning, FewStepsAreNotTrusted) {
   const MeasuredCell one{seconds_of_compute(1), {{1, 1, 0}}}, many{seconds_of_compute(1), {{1000, 1, 0}}};
   EXPECT_GT(one.relative_noise(), 0.05);
   EXPECT_LT(many.relative_noise(), 0.0101);
-  EXPECT_GE(many.relative_noise(), 0.01);  // limited by the machine's drift
+  EXPECT_GE(many.relative_noise(), 0.01);  // at least the machine's drift
   const MeasuredCell noisy{seconds_of_compute(1), {{1, 1, 0}, {10, 1, 0.3}}};
   EXPECT_NEAR(noisy.relative_noise(), 1.2533 * 0.3 * std::sqrt(9.0 / 13 / 11), 0.01);
 }

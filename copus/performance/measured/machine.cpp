@@ -15,7 +15,8 @@ double flops_per_second(const Matmul& product) {
          static_cast<double>(product.depth) / product.seconds;
 }
 
-// Returns the fraction of the reference's rate that products reach which differ from the reference only in `dimension`.
+// Returns rates relative to the reference product's, from those products that differ from the reference in no other
+// dimension than `dimension`.
 Curve share_by(int64_t Matmul::* dimension, const MachineMeasurements& measurements) {
   const Matmul& reference = measurements.reference;
   std::vector<CurvePoint> points = {{static_cast<double>(reference.*dimension), 1}};

@@ -8,8 +8,8 @@ namespace copus {
 
 namespace {
 
-// Measurements of a device that computes 8e9 operations per second, but half as many with 32 rows and a quarter with a
-// depth of 16. Its collectives take 10 us per round and reach 2e9 bytes per second, small ones half of that.
+// Measurements of a device that computes 8e9 operations per second, half of that with 32 rows, and a quarter with depth
+// 16. Collectives take 10 us per round and reach 2e9 bytes per second, small ones half of that.
 MachineMeasurements measurements() {
   MachineMeasurements m;
   m.name = "a machine";
@@ -72,7 +72,7 @@ TEST(MeasuredDeviceName, AJobInAnotherPrecisionIsWarned) {
   EXPECT_NE(warning_of_precision(device, "fp32")->find("measured in bf16, and the job trains in fp32"),
             std::string::npos);
   EXPECT_FALSE(warning_of_precision(device, "bf16"));
-  device.name = "H100 SXM 80GB";  // says nothing about precision
+  device.name = "H100 SXM 80GB";  // a name without precision
   EXPECT_FALSE(warning_of_precision(device, "fp32"));
   EXPECT_FALSE(warning_of_precision(device, "bf16"));
 }

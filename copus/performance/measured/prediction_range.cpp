@@ -6,13 +6,13 @@ namespace copus {
 
 namespace {
 
-// One standard deviation of the logarithm of published step times over corrected predictions. If tensor-parallel groups
-// span nodes, every layer waits for the network, and predictions are less certain.
+// Standard deviations of log(published step time / corrected prediction). If tensor-parallel groups span nodes, every
+// layer waits for the network, and predictions are less certain.
 constexpr double usual_deviation = 0.1;
 constexpr double tensor_network_deviation = 0.25;
 constexpr double deviation_per_doubling = 0.05;
 
-// 95 % of a normal distribution are within this many standard deviations.
+// 95 % of a normal distribution lie within this many standard deviations of its mean.
 constexpr double normal_quantile = 1.96;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The range of a step's time around its prediction, and warnings if a prediction extrapolates beyond all measurements.
+// The range of step times around a prediction, and warnings about predictions far outside the measured range.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +9,32 @@
 
 namespace copus {
 
-// The range that should contain 95 % of measurements.
+// The range that contains 95 % of measurements.
 struct SecondsRange {
   double low = 0;
   double high = 0;
   bool holds(double seconds) const { return low <= seconds && seconds <= high; }
 };
 
-// The uncertainty of a prediction that was corrected by measurements of other configurations.
+// The uncertainty of a prediction that measurements of other configurations have corrected.
 struct PredictionDoubt {
-  double relative_deviation = 0;  // one standard deviation of the logarithm of a step's seconds
-  double stall_seconds = 0;       // by which a step may be longer in addition
-  bool beyond_measured = false;   // whether it takes more nodes than were ever measured
+  double relative_deviation = 0;  // standard deviation of log(seconds of a step)
+  double stall_seconds = 0;       // seconds that a step may take in addition
+  bool beyond_measured = false;   // whether it needs more nodes than were ever measured
 
   SecondsRange range(double predicted_seconds) const;
 };
 
-// Returns the number of nodes for this many ranks.
+// Returns the number of nodes of this many ranks.
 int64_t nodes_of(const ClusterDescription& cluster, int64_t ranks);
 
-// Returns the uncertainty of a configuration's prediction on at most as many nodes as were measured. The deviations
-// come from published runs (docs/performance-model.md).
+// Returns the uncertainty of a prediction on at most as many nodes as were measured, from published runs
+// (docs/performance-model.md).
 PredictionDoubt doubt_of(const ClusterDescription& cluster, const TrainingSystem& system,
                          const Configuration& configuration);
 
-// Returns one standard deviation of the logarithm of the prediction error on `nodes` nodes, if measurements exist for
-// up to `measured_nodes` (0: unknown). It is 0.05 for each doubling beyond them, otherwise 0.
+// Returns the standard deviation of log(measured / predicted) that extrapolation adds on `nodes` nodes: 0.05 for each
+// doubling beyond `measured_nodes` (0: unknown), otherwise 0.
 double extrapolation_deviation(int64_t nodes, int64_t measured_nodes);
 
 }  // namespace copus

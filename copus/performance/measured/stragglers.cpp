@@ -15,14 +15,14 @@ namespace {
 
 double total(const PartSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 
-// The sorted values of all ranks of a stage. From them the median of every rank's peers follows directly.
+// The sorted values of a stage's ranks, from which the median over any rank's peers follows directly.
 class SortedValues {
  public:
   explicit SortedValues(std::vector<double> values) : values_(std::move(values)) {
     std::sort(values_.begin(), values_.end());
   }
 
-  // Returns the median of the values without `own`. There must be at least two values.
+  // Returns the median without one value `own`; at least two values.
   double median_without(double own) const {
     const auto gap = std::lower_bound(values_.begin(), values_.end(), own) - values_.begin();
     const auto at = [&](int64_t i) { return values_[i < gap ? i : i + 1]; };

@@ -13,7 +13,7 @@ namespace {
 
 using Step = std::vector<PartSeconds>;
 
-// Ranks form two stages with four ranks each; the second stage has twice the work.
+// Two stages of four ranks; the second has twice the work.
 const std::vector<int64_t> stages = {0, 0, 0, 0, 1, 1, 1, 1};
 constexpr PartSeconds usual = {1, 2, 0.5};
 
@@ -57,7 +57,7 @@ TEST(Stragglers, TheRatioIsALimit) {
   EXPECT_EQ(find_stragglers(std::vector<Step>(5, {{1, 0, 0}, {1.31, 0, 0}}), {0, 0}).size(), 1);
 }
 
-// The median excludes the slow rank itself: with two ranks a median of both would hide it.
+// The median excludes the rank itself: of two ranks, a median of both would hide the slow one.
 TEST(Stragglers, ARankIsComparedWithTheOthers) {
   const auto stragglers = find_stragglers(std::vector<Step>(5, {{1, 2, 0}, {2, 2, 0}}), {0, 0});
   EXPECT_EQ(stragglers, (std::vector<Straggler>{{1, StepPart::forward, 4.0 / 3}}));
@@ -67,7 +67,7 @@ TEST(Stragglers, ARankWithoutPeersIsNotJudged) {
   EXPECT_TRUE(find_stragglers(std::vector<Step>(5, {{1, 2, 0}, {9, 9, 9}}), {0, 1}).empty());
 }
 
-// Computed from the definition, rank by rank.
+// Follows the definition, rank by rank.
 std::vector<Straggler> reference_stragglers(const std::vector<Step>& steps, const std::vector<int64_t>& all_stages) {
   const auto total = [](const PartSeconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); };
   std::vector<Straggler> stragglers;

@@ -1,4 +1,4 @@
-// The throughput table: every feasible configuration of a search space with its predicted step time and memory,
+// The throughput table: all feasible configurations of a search space, with predicted memory and with step times
 // corrected by measurements.
 #pragma once
 
@@ -19,21 +19,21 @@ struct TableCell {
   Configuration configuration;
   StepTimeParts parts;  // the prediction
   MemoryPrediction memory;
-  // The corrected prediction. It is less certain on more nodes than the cluster's description was compared on.
+  // The corrected prediction. Its uncertainty grows on more nodes than the cluster's description was compared on.
   Corrected step;
-  bool beyond_measured = false;  // whether it takes more nodes than that, and was not measured itself
+  bool beyond_measured = false;  // whether it needs more nodes than that, and was not itself measured
   int64_t measured_steps = 0;
 
   double throughput() const { return static_cast<double>(configuration.global_batch) / step.seconds; }  // samples/s
 };
 
 struct PerformanceTable {
-  std::vector<TableCell> cells;       // every configuration that fits
-  int64_t too_large = 0;              // number of configurations excluded for lack of memory
-  std::optional<TableCell> smallest;  // the excluded one that needs least memory; only if none fits
+  std::vector<TableCell> cells;       // every configuration that fits into memory
+  int64_t too_large = 0;              // number of configurations that do not fit
+  std::optional<TableCell> smallest;  // only if none fits: the one that needs least memory
 };
 
-// Makes the table. It predicts a configuration's step time only if the configuration fits into the device's memory.
+// Makes the table. Step times are predicted only for configurations that fit into the device's memory.
 PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                             const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge);
 

@@ -56,7 +56,7 @@ TEST(Table, BeyondWhatWasMeasuredPredictionsAreLessSure) {
   EXPECT_TRUE(beyond.beyond_measured);
   EXPECT_EQ(beyond.step.seconds, on_two_nodes.step.seconds);
   EXPECT_DOUBLE_EQ(beyond.step.relative_deviation, std::hypot(on_two_nodes.step.relative_deviation, 0.05));
-  // With measurements of its own it is certain, on any number of nodes.
+  // Its own measurements make it certain, on any number of nodes.
   const Knowledge knowledge = observe(Knowledge(), beyond.configuration, beyond.parts, {10, 1.0, 0.01});
   EXPECT_FALSE(table_of(cluster, knowledge).cells.front().beyond_measured);
 }
@@ -72,7 +72,7 @@ TEST(Table, HoldsWhatFitsAsPredicted) {
 
   auto candidate = all.begin();
   for (const TableCell& cell : table.cells) {
-    // Cells are in the order of the enumeration; the candidates between them do not fit.
+    // Cells are in the order of enumeration; candidates that do not fit are left out.
     for (; candidate != all.end() && *candidate != cell.configuration; ++candidate) {
       MemoryModel memory(model_of_table(), table_sequence_length, copus_in_bf16());
       EXPECT_GT(memory.predict(*candidate).parts.total(), cluster.device.memory_bytes);
@@ -115,7 +115,7 @@ TEST(Table, WhereNothingFitsKnowsWhatNearlyDoes) {
   EXPECT_EQ(table.smallest->configuration, least->configuration);
   EXPECT_EQ(table.smallest->step.seconds, least->step.seconds);
 
-  // A device of exactly that much memory holds the configuration.
+  // A configuration fits into exactly as much memory as it needs.
   cluster.device.memory_bytes = least->memory.parts.total();
   const PerformanceTable one = table_of(cluster);
   ASSERT_FALSE(one.cells.empty());

@@ -1,4 +1,4 @@
-// For tests of predictions: a job that is only described, a model with a billion parameters on nodes of four devices.
+// For tests of predictions: a described job, a model of a billion parameters on nodes of four devices.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ inline ClusterDescription described_cluster() {
   return cluster;
 }
 
-// The input from which a re-layout of the job is planned.
+// Returns the request of a re-layout of this job.
 inline RelayoutRequest described_relayout(const ParallelStrategy& from, const ParallelStrategy& to) {
   return {.model = described_model(),
           .sequence_length = described_sequence_length,

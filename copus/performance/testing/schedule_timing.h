@@ -1,5 +1,5 @@
-// For tests: times a schedule by replaying its lists with given times of the actions. It is slow and simple, as a
-// reference for the fast computation in performance/pipeline_time.h.
+// For tests: times a schedule by replaying its lists of actions. A slow and simple reference for
+// performance/pipeline_time.h.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// One action with its times. A receive ends when its message has arrived. A send ends when its message has arrived, but
-// its rank continues at once.
+// One action with its times. A receive ends when its message has arrived. A send also ends when its message has
+// arrived, but its rank continues at once.
 struct TimedAction {
   Action action;
   double begin = 0;
@@ -24,10 +24,10 @@ struct TimedAction {
 };
 
 struct ScheduleTiming {
-  double seconds = 0;                           // time at which the last rank is done
+  double seconds = 0;                           // when the last rank has finished
   std::vector<double> busy_seconds;             // time in F, B and W, by pipeline rank
   std::vector<std::vector<TimedAction>> ranks;  // every action with its times, by rank
-  // Returns the fraction of the ranks' time in which they compute nothing.
+  // Returns the idle fraction of the ranks' time.
   double bubble() const {
     const double busy = std::accumulate(busy_seconds.begin(), busy_seconds.end(), 0.0);
     return 1 - busy / (seconds * static_cast<double>(busy_seconds.size()));
@@ -36,7 +36,7 @@ struct ScheduleTiming {
 
 namespace schedule_timing {
 
-// The messages from one rank to another that are under way or have arrived.
+// The messages from one rank to another, in flight or arrived.
 struct Channel {
   struct Message {
     Action receive;
@@ -71,7 +71,7 @@ class Replay {
   }
 
  private:
-  // Tries to do an action. Returns false if it must wait for a message that has not been sent.
+  // Executes an action, or returns false if it waits for a message that has not been sent.
   bool try_action(int64_t rank, const Action& action) {
     const StageSeconds& seconds = stages_[schedule_.stage(rank, action.chunk)];
     switch (action.kind) {
@@ -137,9 +137,8 @@ class Replay {
 
 }  // namespace schedule_timing
 
-// Times a schedule. `stages`: seconds by stage (num_stages of them). Messages from one rank to another do not overlap:
-// each departs when it has been sent and the previous one has arrived. Throws InternalError if the schedule deadlocks,
-// so check it first.
+// Times a schedule. `stages`: seconds by stage (num_stages of them). Messages between two ranks do not overlap: each
+// departs once it has been sent and the previous one has arrived. Throws InternalError if the schedule deadlocks.
 inline ScheduleTiming time_schedule(const Schedule& schedule, const std::vector<StageSeconds>& stages) {
   COPUS_CHECK(std::ssize(stages) == schedule.num_stages());
   return schedule_timing::Replay(schedule, stages).run();

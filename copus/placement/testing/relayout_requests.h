@@ -81,7 +81,7 @@ inline ModelDescription random_model(Draw& draw) {
   return model;
 }
 
-// Draws a strategy that trains this model on `ranks` ranks.
+// Draws a strategy that can train this model on `ranks` ranks.
 inline ParallelStrategy random_strategy(const ModelDescription& model, int64_t ranks, Draw& draw) {
   for (;;) {
     ParallelStrategy strategy;
@@ -117,8 +117,8 @@ inline RelayoutRequest random_request(uint64_t trial) {
   return request;
 }
 
-// Draws a re-layout after which the job has more, fewer or as many ranks, in any order: some processes end or leave,
-// others join. Some of the leaving ones are lost.
+// Draws a re-layout to more, fewer or as many ranks, in any order. Some processes leave, of which some are lost; others
+// join.
 inline RelayoutRequest random_regrouping(uint64_t trial) {
   Draw draw(trial + 100000);
   const auto most = [](const ModelDescription& model) { return model.num_layers * model.num_heads; };
@@ -132,7 +132,7 @@ inline RelayoutRequest random_regrouping(uint64_t trial) {
   request.recipe = state_recipe(OptimizerKind::adamw, draw.coin() ? DType::f32 : DType::bf16);
   request.ranks_per_node = draw.one_of({0, 1, 2, 4});
   if (draw.one_of({0, 1, 2}) == 0) return request;
-  // Survivors in their order, then new processes, as in a job that continues; or both in any order.
+  // Survivors in order, then new processes, as in a job that continues; or all in any order.
   std::vector<int64_t> processes;
   const bool any_order = draw.coin();
   for (int64_t process = 0; process < before; ++process) {

@@ -1,5 +1,5 @@
-// For tests: simulates a re-layout. The processes follow their plans in a memory in which every element of the model's
-// state has its own number. Any fault is described.
+// For tests: simulates a re-layout. Processes execute their plans on buffers in which each element of the model's state
+// is a unique number. Returns a description of the first fault.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +26,11 @@ inline constexpr int64_t nothing_yet = -1;
 
 inline std::vector<StateKind> kinds_of(const RelayoutRequest& request) {
   std::vector<StateKind> kinds = state_kinds(request.recipe.slots.size());
-  kinds.erase(kinds.begin() + (request.recipe.keeps_master ? 0 : 1));  // one of weights and master weights moves
+  kinds.erase(kinds.begin() + (request.recipe.keeps_master ? 0 : 1));  // either weights or master weights move
   return kinds;
 }
 
-// Returns the rank of the new layout that each process becomes; empty if it becomes none.
+// By process: its rank in the new layout; empty if it has none.
 inline std::vector<std::optional<int64_t>> new_ranks(const RelayoutRequest& request) {
   std::vector<std::optional<int64_t>> ranks(static_cast<size_t>(request.from.world_size()));
   for (int64_t rank = 0; rank < request.to.world_size(); ++rank) {
@@ -42,7 +42,7 @@ inline std::vector<std::optional<int64_t>> new_ranks(const RelayoutRequest& requ
   return ranks;
 }
 
-// One rank of a layout, derived without the planner.
+// One rank of a layout, derived independently of the planner.
 struct RankLayout {
   RankLayout(const RelayoutRequest& request, const ParallelStrategy& strategy, int64_t rank) {
     const Placement placement = place(request.model, strategy, request.sequence_length, rank);
@@ -105,7 +105,7 @@ inline int64_t bytes_of(const Buffers& buffers) {
   return bytes;
 }
 
-// The first fault, or nothing.
+// The first fault, if any.
 struct Problem {
   std::string text;
   template <class... Parts>
@@ -208,7 +208,7 @@ class Simulation {
     if (transfer.sender != transfer.receiver) received_ += 4 * transfer.num_elements();
   }
 
-  // Checks that both processes of each pair list the same transfers in the same order.
+  // Checks that the two processes of each transfer list it in the same order.
   void check_sends(int64_t round) {
     using Seen = std::tuple<int64_t, int64_t, StateKind, std::vector<int64_t>>;
     const auto seen = [](const Transfer& transfer) {
@@ -273,7 +273,7 @@ class Simulation {
 
   const RelayoutRequest& request_;
   const std::vector<RelayoutPlan>& plans_;
-  std::vector<std::optional<RankLayout>> layouts_;  // the new layout, by process
+  std::vector<std::optional<RankLayout>> layouts_;  // by process: its new layout
   std::vector<Buffers> old_, new_;
   std::vector<int64_t> peaks_, old_bytes_;
   int64_t copied_ = 0, received_ = 0;
@@ -288,7 +288,8 @@ inline std::vector<RelayoutPlan> plans_of_all_processes(const RelayoutRequest& r
   return plans;
 }
 
-// Return the correct state of every process, in the old and in the new layout; empty if it has no part.
+// Return the correct state of every process in the old and in the new layout; empty for processes outside of the
+// layout.
 inline std::vector<Buffers> state_before(const RelayoutRequest& request) {
   const Numbers numbers(request.model);
   std::vector<Buffers> state(new_ranks(request).size());
@@ -306,7 +307,7 @@ inline std::vector<Buffers> state_after(const RelayoutRequest& request) {
   return state;
 }
 
-// Executes the plans from the correct state of the old layout. Returns the first fault, on the way or in the new state.
+// Executes the plans on the correct old state. Returns the first fault, in execution or in the new state.
 inline std::string follow(const RelayoutRequest& request, const std::vector<RelayoutPlan>& plans) {
   Simulation simulation(request, plans, state_before(request));
   if (std::string problem = simulation.run(); !problem.empty()) return problem;

@@ -53,6 +53,9 @@ void record_fields(Record& record, Visitor&& visit) {
   visit("spectral_noise_scale", record.spectral_noise_scale, json_not_negative);
   visit("spectral_noise_scale_low", record.spectral_noise_scale_low, json_not_negative);
   visit("spectral_noise_scale_high", record.spectral_noise_scale_high, json_not_negative);
+  visit("preconditioned_noise_scale", record.preconditioned_noise_scale, json_not_negative);
+  visit("preconditioned_noise_scale_low", record.preconditioned_noise_scale_low, json_not_negative);
+  visit("preconditioned_noise_scale_high", record.preconditioned_noise_scale_high, json_not_negative);
   visit("critical_batch", record.critical_batch);
   visit("statistical_efficiency", record.statistical_efficiency);
   visit("goodput", record.goodput);

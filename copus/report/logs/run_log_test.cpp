@@ -56,7 +56,8 @@ TEST_F(RunLogTest, FieldNames) {
                                   "micro_batch", "small_batch", "small_batch_squared_norm", "noise_scale",
                                   "noise_scale_low", "noise_scale_high", "noise_scale_tokens", "sign_noise_scale",
                                   "sign_noise_scale_low", "sign_noise_scale_high", "spectral_noise_scale",
-                                  "spectral_noise_scale_low", "spectral_noise_scale_high", "critical_batch",
+                                  "spectral_noise_scale_low", "spectral_noise_scale_high", "preconditioned_noise_scale",
+                                  "preconditioned_noise_scale_low", "preconditioned_noise_scale_high", "critical_batch",
                                   "statistical_efficiency", "goodput", "skipped_samples", "held_out_loss",
                                   "held_out_losses", "elapsed_seconds", "seconds_left", "share_done"));
 }
@@ -86,6 +87,7 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   record.noise_scale = 1.0 / 3;
   record.sign_noise_scale = 1.0 / 7;
   record.spectral_noise_scale_high = 1.0 / 11;
+  record.preconditioned_noise_scale_low = 1.0 / 13;
   record.held_out_loss = 2.0 / 3;
   record.held_out_losses = {{"a.txt", 1.0 / 3}, {"b \"c\".txt", 1}};
   record.strategy = {.data_parallel = 2, .pipeline_parallel = 4};
@@ -98,6 +100,7 @@ TEST_F(RunLogTest, NumbersComeBackBitwise) {
   EXPECT_EQ(back.noise_scale, record.noise_scale);
   EXPECT_EQ(back.sign_noise_scale, record.sign_noise_scale);
   EXPECT_EQ(back.spectral_noise_scale_high, record.spectral_noise_scale_high);
+  EXPECT_EQ(back.preconditioned_noise_scale_low, record.preconditioned_noise_scale_low);
   EXPECT_EQ(back.held_out_loss, record.held_out_loss);
   EXPECT_EQ(back.held_out_losses, record.held_out_losses);
   EXPECT_EQ(back.strategy, record.strategy);

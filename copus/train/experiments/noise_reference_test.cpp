@@ -40,7 +40,7 @@ class NoiseReferenceTest : public ::testing::Test {
     config_.execution.precision = Precision::fp32;
   }
 
-  // Writes random letters. A document ends after every `document` letters; 0: none ends.
+  // Writes random letters. A document ends after every `document` letters; 0: there is one document.
   void write_corpus(int64_t letters, int64_t document) {
     std::ofstream file(folder_.path() / "corpus.txt");
     for (int64_t i = 0; i < letters; ++i) {
@@ -58,7 +58,7 @@ class NoiseReferenceTest : public ::testing::Test {
   RunConfig config_;
 };
 
-// Gradients of `scale` times the sum of the token losses, by autograd through the plain reference model.
+// Returns gradients of `scale` times the sum of token losses, by autograd through the plain reference model.
 std::vector<at::Tensor> gradients_by_autograd(const ParameterStore& store, const Batch& batch, int64_t first,
                                               int64_t count, double scale) {
   const at::Tensor tokens =
@@ -79,7 +79,7 @@ double squared_norm(const std::vector<at::Tensor>& gradients) {
 }
 
 TEST_F(NoiseReferenceTest, SquaresTheGradientOfEverySampleAndOfTheirMean) {
-  write_corpus(2000, 11);  // some samples have more tokens with loss than others
+  write_corpus(2000, 11);  // samples differ in their tokens with loss
   constexpr int64_t size = 5;
   for (const bool tied : {false, true}) {
     config_.model.tie_word_embeddings = tied;
@@ -88,7 +88,7 @@ TEST_F(NoiseReferenceTest, SquaresTheGradientOfEverySampleAndOfTheirMean) {
     store.initialize(3);
     Decoder decoder(store, Recompute::none);
     NoiseReference reference(store, decoder, dataset);
-    for (const uint64_t first : {0, 5, 0}) {  // batches do not affect each other
+    for (const uint64_t first : {0, 5, 0}) {  // batches must not affect each other
       const Batch batch = dataset.train_batch(first, size);
       ASSERT_LT(batch.loss_tokens, size * tokens_per_sequence);
       const double mean_loss = 1 / static_cast<double>(batch.loss_tokens);
@@ -129,8 +129,8 @@ TEST_F(NoiseReferenceTest, TheLargeNormIsTheGradientNormOfTraining) {
   EXPECT_GT(std::abs(norms[1] / norms[0] - 1), 1e-3) << "documents that stay apart make another gradient";
 }
 
-// The mean gradient of a data set of N samples is G, and C_B expects |G|^2 + tr(Sigma)/B (1 - (B - 1)/(N - 1)) if no
-// sample repeats. With N far above phi this equals the value for samples that may repeat.
+// For a data set of N samples with mean gradient G, without repeated samples, C_B expects |G|^2 + tr(Sigma)/B (1 - (B -
+// 1)/(N - 1)). If N is far above phi this equals the value with repeated samples.
 TEST_F(NoiseReferenceTest, TheIntervalHoldsTheNoiseScaleOfTheWholeDataSet) {
   write_corpus(4096 * tokens_per_sequence, 0);
   const Dataset dataset = open_data();

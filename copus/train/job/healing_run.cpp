@@ -47,20 +47,19 @@ namespace copus {
 
 namespace {
 
-// Number of times in a row that ranks may fail at the same step. Healing cannot help if the step itself causes the
-// failures.
+// The number of consecutive failures at the same step after which the job ends: the step itself probably causes them.
 constexpr int64_t most_failures_at_a_step = 10;
 
-// Consecutive failures of ranks without a step between them.
+// Failures of ranks without a completed step in between.
 struct RepeatedFailures {
   int64_t after_step = -1;
   int64_t count = 0;
   auto operator<=>(const RepeatedFailures&) const = default;
 };
 
-// The time after which a rank without progress counts as stalled while ranks regroup. Ranks then move memory and do not
-// wait for disks. The limit is ten times this value or, if longer, ten times the time to move the state at 1 GB/s, but
-// at most the wait limit.
+// While ranks regroup, they move memory and do not wait for disks. A rank then counts as stalled after ten times this
+// many seconds without progress or, if longer, ten times the time to move the state at 1 GB/s; but at most after the
+// wait limit.
 constexpr double least_seconds_of_progress = 3;
 constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
@@ -73,7 +72,7 @@ double seconds_of_moving(const RunConfig& config) {
   return std::clamp(bytes / assumed_bytes_per_second, least_seconds_of_progress, most);
 }
 
-// While it exists, a rank without progress for ten times `seconds` counts as stalled.
+// During its lifetime, a rank without progress for ten times `seconds` counts as stalled.
 class ProgressIsExpected {
  public:
   ProgressIsExpected(Health& health, double seconds) : health_(health) { health.set_expected_step_seconds(seconds); }
@@ -87,11 +86,11 @@ class ProgressIsExpected {
 
 constexpr int64_t never = -1;
 
-// The knowledge of a process about the run's past. All processes exchange it before anything else in an epoch, so a new
-// process knows at least as much as the plan that it receives.
+// What a process knows about the run's past. Processes exchange this first in every epoch, so that a new process knows
+// at least as much as the plan that it receives.
 struct Past {
   RepeatedFailures failures;
-  int64_t begun_in = never;   // the latest epoch in which the state was loaded and every rank had its part
+  int64_t begun_in = never;   // latest epoch in which the state was loaded and every rank had its part
   int64_t was_begun = false;  // whether it was begun before all processes that knew more were gone
 };
 
@@ -108,8 +107,8 @@ class HealingRun {
         membership_(membership),
         device_(device),
         local_ranks_(local_ranks) {
-    // A process that joins a running job catches signals from the beginning. In a job that starts, a rank catches them
-    // once the ranks have met; until then a signal ends the process, as in any program.
+    // A process that joins a running job catches signals from its start. In a job that starts, a rank catches them only
+    // after the ranks have met; until then a signal ends the process, as in any program.
     if (membership.is_newcomer()) stop_.emplace(max_seconds, start);
   }
 
@@ -152,17 +151,17 @@ class HealingRun {
       try {
         regrouped = regroup(plan_->config, members, membership_.epoch(), plan_->config.noise_scale.enabled, state_,
                             [&](const auto& before, int64_t ranks) { return manned(choose_among(before, ranks)); });
-      } catch (const NoConfiguration& reason) {  // on all members
+      } catch (const NoConfiguration& reason) {  // thrown on all members
         if (membership_.epoch().num_parting == 0) throw;
         end_since_nobody_can_take_over(reason, members);
         return std::nullopt;
-      } catch (const StateIsLost& lost) {  // on all members
+      } catch (const StateIsLost& lost) {  // thrown on all members
         loss = lost.loss();
       }
     }
     if (!regrouped && membership_.epoch().number > 0) {
       return_to_checkpoint(members, loss);
-      state_ = {};  // on spares too, so that nobody mistakes their old state for the state that is loaded now
+      state_ = {};  // also on spares, whose old state could otherwise be mistaken for the loaded state
     }
     if (regrouped) membership_.settled();
     const MannedConfiguration now =
@@ -190,7 +189,7 @@ class HealingRun {
     return shares_memory;
   }
 
-  // Makes the arenas of a machine readable to all its ranks, including arenas of ended processes that the machine's
+  // Maps the arenas of a machine's ranks into each other, including arenas of ended processes that the machine's
   // launcher has kept. Returns whether that worked.
   bool join_arenas(World& members) {
     if (membership_.epoch().number == 0) return true;
@@ -200,7 +199,7 @@ class HealingRun {
     return joined;
   }
 
-  // Sets up this process once, and checks what every new set of ranks must agree on.
+  // Sets up this process once, and checks what every new set of ranks must have in common.
   void set_up(World& members) {
     take_plan(members);
     members.health().set_place("setting up");
@@ -219,7 +218,7 @@ class HealingRun {
     }
   }
 
-  // A process that joins may find other data than those that the run is trained on.
+  // A process that joins may find other data than the run's.
   void check_all_have_the_data(World& members) {
     const std::string first = broadcast_text(dataset_->fingerprint(), 0, members.everyone());
     std::optional<Obstacle> mine;
@@ -232,7 +231,7 @@ class HealingRun {
     throw UserError(concat(difference->reason, "; give every machine the same data.train, then resume the run"));
   }
 
-  // Gives new processes the run's configuration and directory. The files can no longer tell them how the run began.
+  // Sends the run's configuration and directory to new processes: the files no longer show how the run began.
   void take_plan(World& members) {
     is_planned_anew_ = false;
     if (membership_.epoch().number == 0) return;
@@ -258,7 +257,7 @@ class HealingRun {
     plan_->start = configuration_of(plan_->config);
   }
 
-  // Makes the plan from the run's files, since all processes that knew it are gone.
+  // Makes the plan from the run's files, if all processes that had it are gone.
   void plan_anew() {
     const std::string& directory = membership_.epoch().note;
     if (directory.empty()) throw UserError("all ranks that knew of the run ended before it began; start it again");
@@ -266,7 +265,7 @@ class HealingRun {
     past_.was_begun = is_planned_anew_ = true;
   }
 
-  // Ends the job with a checkpoint, in the next epoch, since otherwise the state of the leaving ranks would be lost.
+  // Ends the job with a checkpoint in the next epoch. Without this, the state of the leaving ranks would be lost.
   void end_since_nobody_can_take_over(const NoConfiguration& reason, World& members) {
     membership_.ask_to_stop();
     if (members.rank() > 0) return;
@@ -275,7 +274,7 @@ class HealingRun {
                                     printable(reason.what()), "\n"));
   }
 
-  // Called on rank 0 only. The job keeps its layout if it is about to end or if its ranks have not changed.
+  // Called on rank 0 only. A job that is about to end, or whose ranks have not changed, keeps its layout.
   std::optional<Configuration> choose_among(const Configuration& before, int64_t ranks) {
     given_up_.clear();
     const bool has_ranks = before.strategy.world_size() <= ranks;
@@ -302,8 +301,8 @@ class HealingRun {
     return chosen;
   }
 
-  // Returns whether the state in this configuration survives the loss of a machine. True if the user does not require
-  // that. On a single machine no layout survives it.
+  // Returns whether the state in this configuration survives the loss of a machine, or the user does not require this.
+  // On a single machine it never survives.
   bool is_safe_enough(const Configuration& configuration) const {
     return !plan_->config.heal.machines || safe_members(configuration.strategy).has_value();
   }
@@ -315,7 +314,8 @@ class HealingRun {
                                             {epoch.machines.begin(), epoch.machines.begin() + epoch.num_staying()});
   }
 
-  // Assigns ranks to a configuration: the first members, or with heal.machines members that keep the state safe.
+  // Assigns ranks to a configuration: the first members or, with heal.machines, members such that the state survives
+  // the loss of a machine.
   std::optional<MannedConfiguration> manned(const std::optional<Configuration>& configuration) const {
     if (!configuration) return std::nullopt;
     std::vector<int64_t> members(configuration->strategy.world_size());
@@ -324,9 +324,8 @@ class HealingRun {
     return MannedConfiguration{*configuration, std::move(members)};
   }
 
-  // Returns the configuration in which a run begins. This is the planned one if all its ranks are still available. If a
-  // policy chose it, not the user, and the state would not survive the loss of a machine, a configuration in which it
-  // survives replaces it.
+  // Returns the initial configuration of a run: the planned one if all its ranks are available. If a policy chose it
+  // and its state would not survive the loss of a machine, a configuration whose state survives replaces it.
   MannedConfiguration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
@@ -351,9 +350,9 @@ class HealingRun {
     return *manned(configuration_of_words(std::span(words).first<num_configuration_fields>()));
   }
 
-  // Returns to the newest checkpoint, because memory holds no copy of the state; `loss` says why. Other ranks may have
-  // continued to train, so checkpoints and log may be far ahead of the state with which this job began. Throws
-  // UserError if there is no checkpoint and the run has recorded steps.
+  // Returns to the newest checkpoint if no copy of the state is in memory; `loss` says why. Other ranks may have
+  // trained on, so checkpoints and log may be far ahead of the state with which this job began. Throws UserError if the
+  // run has recorded steps but has no checkpoint.
   void return_to_checkpoint(World& members, const std::string& loss) {
     members.health().set_place("returning to the newest checkpoint");
     const bool leads = members.rank() == 0;
@@ -382,13 +381,13 @@ class HealingRun {
     if (plan_->checkpoint) {
       const TrainingState then = parse_training_state(plan_->checkpoint->training_state(), newest);
       step = then.step;
-      if (newest != known) {  // otherwise the run starts again as the user requested
+      if (newest != known) {  // otherwise the run starts again, as requested
         plan_->start = then.configuration;
         plan_->changes.clear();
         plan_->effects.clear();
       }
     }
-    past_.failures.after_step = step;  // failures at repeated steps do not count as failures at the same step
+    past_.failures.after_step = step;  // failures at repeated steps do not count as failures at one step
     plan_->damage = std::move(found.damage);
     plan_->state_is_in_memory = false;
     plan_->takes_over = true;
@@ -403,8 +402,8 @@ class HealingRun {
     write_all(STDERR_FILENO, concat("copus: ", printable(loss), "; ", printable(next), "\n"));
   }
 
-  // Returns whether the job can begin again without a loss. It can if it began without a checkpoint, the log has no
-  // step, and no rank has trained past step 1, whose line may still be missing. Rank 0 decides for all.
+  // Returns whether the job can start again without losing progress. It can if it began without a checkpoint, the log
+  // has no step, and no rank has trained past step 1 (whose line may be missing from the log). Rank 0 decides for all.
   bool has_nothing_to_lose(World& members, bool without_checkpoint) const {
     const std::filesystem::path log = plan_->directory / "run.jsonl";
     int64_t nothing = members.rank() == 0 && without_checkpoint && std::filesystem::exists(log) &&
@@ -413,8 +412,8 @@ class HealingRun {
     return nothing != 0;
   }
 
-  // Waits for a checkpoint whose files are all written, since it may become complete at any moment. The wait is
-  // bounded, since a disk may hang.
+  // Waits for a checkpoint whose files are all written, because it may become complete at any moment. The wait is
+  // bounded, because a disk may hang.
   void await_checkpoint_in_progress() {
     if (!leader_ || !leader_->has_begun()) return;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -423,7 +422,7 @@ class HealingRun {
     }
   }
 
-  // Begins the run, with all ranks of the world.
+  // Begins the run on all ranks of the world.
   void begin(const MannedConfiguration& now) {
     const Configuration& configuration = now.configuration;
     if (membership_.epoch().number == 0 && !is_safe_enough(configuration)) {
@@ -434,7 +433,7 @@ class HealingRun {
     plan_->start = configuration;
     state_ = {};
     loaded_in_ = never;
-    // In later epochs the memory of ended processes may not be free yet.
+    // In later epochs, memory of ended processes may not be free yet.
     if (membership_.epoch().number == 0) check_state_fits(plan_->config, configuration, device_, local_ranks_, *world_);
     const auto of_ranks = [&](const std::vector<int64_t>& by_member) {
       std::vector<int64_t> by_rank;
@@ -454,17 +453,17 @@ class HealingRun {
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
-    // After the barrier every rank relies on the state of the others, so the launcher must have received the arenas
-    // before. The arenas that the launcher has kept until now hold a state that was lost.
+    // After the barrier every rank relies on the state of the other ranks, so the launcher must have received the
+    // arenas before. The arenas that the launcher has kept so far hold lost state.
     if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
-    world_->everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
+    world_->everyone().barrier();  // all mistakes are found; no rank reads the run directory any more
     world_->health().set_place("having begun");
     past_.begun_in = epoch.number;
     trainer_->keep_record(epoch.number);
     if (epoch.number > 0) membership_.settled();
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
     if (!leads) return;
-    // Because of the note, the job does not begin again in this directory if all ranks are killed from here on.
+    // The note prevents the job from starting again in this directory if all ranks are killed from here on.
     membership_.leave_note(plan_->directory.string());
     world_->health().set_place("opening the run directory");
     leader_->begin(have_cores_);
@@ -472,7 +471,7 @@ class HealingRun {
     if (!given_up_.empty()) leader_->output().note(concat("safe       ", given_up_));
   }
 
-  // Continues at the current step with the ranks of the world.
+  // Continues at the current step on the ranks of the world.
   void go_on(const Regrouped& regrouped) {
     trainer_ = std::make_unique<Trainer>(plan_->config, *dataset_, device_, *world_, std::exchange(state_, {}));
     trainer_->publish_weights();
@@ -485,7 +484,7 @@ class HealingRun {
     passed_.record = trainer_->latest_record();
     passed_.may_owe_evaluation = false;
     if (passed_.last_switch && passed_.last_switch->after_step != step) passed_.last_switch.reset();
-    // If only ranks that announced their leave have gone, that is not reported again.
+    // Does not report ranks again that have announced their leave.
     const bool is_news = std::exchange(ranks_at_work_, ranks) != ranks || regrouped.now != regrouped.before ||
                          !membership_.epoch().lost.empty();
     if (is_news) {
@@ -504,8 +503,8 @@ class HealingRun {
     trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
   }
 
-  // Rank 0's part of go_on(). A rank that was not rank 0 before takes over the run directory, and writes the latest
-  // step again that the previous rank 0 may already have written.
+  // Rank 0's part of go_on(). A new rank 0 takes over the run directory, and writes the latest step again, which the
+  // previous rank 0 may have written already.
   void lead_on(const Regrouped& regrouped) {
     const int64_t step = regrouped.after_step;
     if (leader_ && leader_->has_begun()) {
@@ -528,20 +527,20 @@ class HealingRun {
     TrainingState state = trainer_->state();
     state.step = passed_.written;
     leader_ = std::make_unique<RunLeader>(*plan_, state);
-    membership_.leave_note(plan_->directory.string());  // an earlier rank 0 may have been lost before it could do so
+    membership_.leave_note(plan_->directory.string());  // an earlier rank 0 may have been lost before it did so
     leader_->begin(have_cores_);
   }
 
-  // Counts a failure of other ranks after this rank's latest step. If this rank has not made another step since the
-  // previous failure, both failures count for the same step.
+  // Counts a failure of other ranks after this rank's latest step. Without a step since the previous failure, both
+  // count for the same step.
   void count_failure() {
     RepeatedFailures& failures = past_.failures;
     const int64_t step = trainer_ ? trainer_->state().step : failures.after_step;
     failures = {.after_step = step, .count = step == failures.after_step ? failures.count + 1 : 1};
   }
 
-  // Sends the knowledge of the most advanced ranks to all ranks, since each of these may be the next to fail. Drops
-  // state that was loaded when other ranks lacked theirs, or before the run returned to a checkpoint.
+  // Sends the knowledge of the most advanced ranks to all ranks, because any rank may fail next. Drops loaded state if
+  // other ranks lacked theirs then, or if the run has returned to a checkpoint since.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
     past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_.arena.get()));
@@ -580,22 +579,22 @@ class HealingRun {
     return given_up_.empty() ? text : concat(text, "; ", given_up_);
   }
 
-  // Ends this process' part of the epoch. Once the epoch's world is destroyed, no communication is under way.
+  // Ends this process's part of the epoch. No communication is in flight after the epoch's world is destroyed.
   void leave() {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
-      // If the ranks of a machine cannot read each other's memory, no state remains. Loaded state counts even if this
+      // If the ranks of a machine cannot read each other's memory, no state survives. Loaded state counts even if this
       // rank has not heard that all ranks have loaded theirs.
       state_ = state ? std::move(*state) : SurvivingState();
       if (state_.loaded_in < 0) state_.loaded_in = loaded_in_;
     }
     trainer_.reset();
     world_.reset();
-    // A process that is about to end releases the run directory before the next rank 0 can open it.
+    // A process that is about to end releases the run directory, so that the next rank 0 can open it.
     if (stop_->reason(0) == StopReason::terminate) leader_.reset();
   }
 
-  // Leaks trainer and world until the process ends, since communication that is under way must not lose its buffers.
+  // Leaks trainer and world until the process ends, because communication in flight still uses their buffers.
   void abandon() {
     [[maybe_unused]] const Trainer* trainer = trainer_.release();
     [[maybe_unused]] const World* world = world_.release();
@@ -603,7 +602,7 @@ class HealingRun {
 
   std::optional<RunPlan> plan_;
   const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again_;
-  bool is_planned_anew_ = false;  // in this epoch, on all ranks
+  bool is_planned_anew_ = false;  // whether a plan was made from files in this epoch; the same on all ranks
   const double max_seconds_;
   const std::chrono::steady_clock::time_point start_;
   Membership& membership_;
@@ -614,12 +613,12 @@ class HealingRun {
   std::optional<StopRequest> stop_;
   Past past_;
   SurvivingState state_;       // between epochs
-  int64_t loaded_in_ = never;  // the epoch in which this process last loaded state
-  int64_t ranks_at_work_ = 0;  // number of ranks with which training last continued, spares included
-  std::string given_up_;       // what heal.machines rules out, on rank 0, as text for the user
+  int64_t loaded_in_ = never;  // epoch in which this process last loaded state
+  int64_t ranks_at_work_ = 0;  // number of ranks when training last continued, including spares
+  std::string given_up_;       // rank 0: configurations that heal.machines rules out, as text for the user
   PassedBoundary passed_;
   std::unique_ptr<RunLeader> leader_;  // on rank 0
-  std::unique_ptr<World> world_;       // of the ranks that train
+  std::unique_ptr<World> world_;       // of the training ranks
   std::unique_ptr<Trainer> trainer_;
 };
 

@@ -1,5 +1,5 @@
-// A run whose ranks may fail, leave and join. In each epoch the available processes continue with the training state
-// that survives in memory.
+// A run whose ranks may fail, leave and join. Each epoch has a fixed set of processes, which continue with the training
+// state that survives in memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,11 +16,10 @@
 
 namespace copus {
 
-// Trains as run_training does, as one process of a job. `plan` is empty in a process that joined after the first epoch;
-// this process then receives the plan of the other processes. If no process has a plan, `plan_again` makes the plan
-// that resumes the run in a directory. The device is the CPU, and the clock is the real one. Throws UserError as
-// run_training does. Also throws it if the run cannot recover: no state is left and there is no checkpoint, or ranks
-// fail again and again at the same step.
+// Trains like run_training, as one process of a job. A process that joined after the first epoch passes no `plan` and
+// receives it from the other processes. If no process has a plan, `plan_again` makes the plan to resume the run in a
+// directory. The device is the CPU, the clock the real one. Throws UserError like run_training, and if the run cannot
+// recover: no state is left and there is no checkpoint, or ranks fail repeatedly at the same step.
 RunEnd run_healing_training(std::optional<RunPlan> plan,
                             const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
                             double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,

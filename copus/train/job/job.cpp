@@ -37,13 +37,13 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-// Returns whether ranks that our launchers start continue when others fail. This requires training state in memory that
-// outlives the ranks.
+// Returns whether ranks under our launchers continue when others fail. For this, training state must stay in memory
+// after its rank has ended.
 bool can_heal(const RunConfig& config) { return config.heal.enabled && config.execution.device == "cpu"; }
 
-// Returns whether this process must start the ranks of its machine, because another launcher has started only this
-// process. With one process per rank, that launcher would end or restart its processes when a rank fails. mpirun treats
-// the end of any process as the end of the job, so with Open MPI the launcher itself must start the ranks.
+// Returns whether this process must start the ranks of its machine: another launcher has started it as the machine's
+// only process. If that launcher started one process per rank, it would end or restart its processes when a rank fails.
+// With Open MPI the launcher itself must start the ranks, because mpirun ends the job when any process ends.
 bool starts_ranks_of_machine(const RunConfig& config, const RankEnvironment& environment) {
   const int64_t ranks = num_training_ranks(config), machines = environment.world_size;
   return can_heal(config) && environment.launcher != LauncherKind::open_mpi && environment.local_world_size == 1 &&
@@ -59,8 +59,8 @@ void check_healing(const RunConfig& config, bool heals) {
       "false");
 }
 
-// Starts the ranks and watches over them. `environment` is the environment that starts_ranks_of_machine takes; empty if
-// the job has only this machine.
+// Starts the ranks and supervises them. `environment`: as for starts_ranks_of_machine; empty if the job has only this
+// machine.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
   const Healing healing{.replaces = config.heal.replace, .restarts = config.heal.restarts};
@@ -98,7 +98,7 @@ void check_ranks(const RunConfig& config, const RankEnvironment& environment) {
   }
 }
 
-// Checks train.device against the layout without querying devices, which is left to the process that uses one.
+// Checks train.device against the layout, without querying devices: only a process that uses a device may do that.
 void check_device(const RunConfig& config) {
   const std::string& device = config.execution.device;
   if (num_training_ranks(config) == 1 || device == "cpu" || device == "cuda") return;
@@ -107,8 +107,8 @@ void check_device(const RunConfig& config) {
                          "machine take its GPUs in turn; set one of these, or all degrees of [parallel] to 1"));
 }
 
-// Raises the limit on open files if possible. Throws UserError if it is too low for a process that starts `ranks`
-// ranks, or is one of them.
+// Raises the limit on open files if possible. Throws UserError if it is too low for a process that starts `ranks` ranks
+// or is one of them.
 void check_open_files(int64_t ranks) {
   const auto needed = static_cast<rlim_t>(open_files_needed(ranks));
   rlimit limit{};
@@ -121,17 +121,18 @@ void check_open_files(int64_t ranks) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Checks that `ranks` ranks may start their threads. A rank has threads for computation, for watching and for writing.
-// With several ranks it also has a second OpenMP team for the thread that prepares a re-layout. Throws UserError.
+// Checks that `ranks` ranks may start their threads, and throws UserError otherwise. A rank has threads for
+// computation, supervision and writing; with several ranks also a second OpenMP team, for the thread that prepares a
+// re-layout.
 void check_threads(const RunConfig& config, int64_t ranks) {
   constexpr int64_t beside_one = 2, beside_each_of_several = 4;
   const int64_t threads = config.execution.threads > 0 ? config.execution.threads : default_threads(ranks);
   require_threads(ranks == 1 ? threads + beside_one : 1 + ranks * (2 * threads - 1 + beside_each_of_several));
 }
 
-// Returns whether another rank reports the mistake. All ranks may have found the same one, and one message is enough:
-// rank 0 reports it, or this rank if rank 0 does not end within a moment. Copus' launchers hold back the messages of
-// other ranks, so under them rank 0 always reports.
+// Returns whether another rank reports the mistake, so that the user sees one message: rank 0 reports it, or this rank
+// if rank 0 does not end within a moment. Under Copus' launchers, which hold back the messages of other ranks, rank 0
+// always reports.
 bool is_told_by_another(World& world, LauncherKind launcher) {
   if (world.rank() == 0 && launcher == LauncherKind::copus) return false;
   constexpr std::chrono::milliseconds moment(2000), interval(5);
@@ -143,24 +144,24 @@ bool is_told_by_another(World& world, LauncherKind launcher) {
   }
 }
 
-// Trains as one process of a job whose ranks may join and leave.
+// Trains as one process of a job whose processes may join and leave.
 int run_member(const RunRequest& request, double max_seconds, std::chrono::steady_clock::time_point start,
                const RankEnvironment& environment) {
-  // All ranks find the same mistakes, so the first processes have found those of a process that joins later.
+  // The first processes have already found any mistake that a process which joins later could find.
   std::optional<RunPlan> plan;
   double wait_limit = default_wait_seconds;
   if (environment.process < environment.world_size) {
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
-  // The run's own configuration is what it trains with. The user's file may have been edited since.
+  // Uses the run's own copy of the configuration, because the user may have edited the file.
   const auto plan_again = [&](const std::filesystem::path& directory) {
     RunRequest again = request;
     const std::filesystem::path config = directory / "config.toml";
-    if (std::filesystem::exists(config)) again.config_path = config.string();  // otherwise the run did not get that far
+    if (std::filesystem::exists(config)) again.config_path = config.string();  // else the run did not get that far
     again.run_directory = directory.string();
     again.resume = true;
-    again.has_memory = true;  // in arenas that the launcher keeps; if it is lost, a checkpoint is searched for again
+    again.has_memory = true;  // in arenas that the launcher keeps; if they are lost, looks for a checkpoint again
     return plan_run(again);
   };
   Membership membership(environment, wait_limit, open_store);
@@ -169,14 +170,14 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
                                                environment.local_world_size));
 }
 
-// Joins the other ranks in order to report the mistake together with them. In two cases the others never join, and this
-// process reports the mistake alone. First, it may be the only process on its machine without knowing that it should
-// start the ranks, while the other machines find no mistake and start theirs. Second, the variables may have been set
-// by hand, and nobody has started other ranks.
+// Joins the other ranks, to report a mistake together with them. In two cases they never join, and this process reports
+// the mistake alone. First, this may be the only process of its machine, without knowing that it should start the
+// ranks, while other machines find no mistake and start theirs. Second, somebody may have set the variables by hand and
+// started no other rank.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;
-  announce_no_more();  // whatever happens to the others, the user must see the mistake
+  announce_no_more();  // the user must see the mistake, whatever the others do
   try {
     return join_world(environment, is_by_hand ? seconds_by_hand : seconds_of_launchers);
   } catch (...) {
@@ -184,8 +185,8 @@ std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const st
   }
 }
 
-// Runs `body` as one rank. An exception that leaves this function destroys `world`, which notifies the other ranks.
-// `body` may replace the world by one that wraps it.
+// Runs `body` as one rank. An exception destroys `world`, which notifies the other ranks. `body` may replace the world
+// by one that wraps it.
 int run_rank(LauncherKind launcher, std::unique_ptr<World> world,
              const std::function<int(std::unique_ptr<World>&)>& body) {
   try {
@@ -225,12 +226,12 @@ int run_job(const RunRequest& request, double max_seconds, const std::vector<std
     if (!environment) check_machine(*plan);
   } catch (const UserError&) {
     if (!environment || request.dry_run) throw;
-    mistake = std::current_exception();  // the ranks decide together which of them reports it
+    mistake = std::current_exception();  // ranks decide together which of them reports it
   }
 
   std::optional<ClaimedDirectory> claimed;
   const bool names_none = request.run_directory.empty();
-  // The ranks of one job get the folder from rank 0.
+  // The ranks of a job get the folder from rank 0.
   const bool claims_for_ranks = starts_ranks && environment && environment->rank == 0;
   if (names_none && (!environment || claims_for_ranks)) plan->directory = claimed.emplace(plan->directory).path();
   if (starts_ranks) {

@@ -24,13 +24,13 @@ namespace copus {
 
 namespace {
 
-// What each member first reports about itself.
+// What each member reports about itself first.
 struct Standing {
-  int64_t holds = 0;        // as SurvivingState::holds_state
-  int64_t step = 0;         // steps that it has completed
-  int64_t decided = 0;      // the latest step whose numbers it has
-  int64_t moved = 0;        // 1: it has its part of a moved state; 2: it also knows that all had theirs
-  int64_t holds_moved = 0;  // whether its part of the moved state holds tensors
+  int64_t holds = 0;        // SurvivingState::holds_state
+  int64_t step = 0;         // number of completed steps
+  int64_t decided = 0;      // latest step whose agreed numbers it has
+  int64_t moved = 0;        // 1: has its part of a moved state; 2: also knows that all members have theirs
+  int64_t holds_moved = 0;  // whether its part of the moved state has tensors
 };
 constexpr int64_t words_of_standing = sizeof(Standing) / sizeof(int64_t);
 
@@ -41,7 +41,7 @@ void broadcast_words(std::vector<int64_t>& words, int64_t from, Communicator& ev
   everyone.broadcast(words.data(), size, DataType::int64, from);
 }
 
-// The tensors of a bucket of a rank, in the arena of its process.
+// The tensors of a rank's bucket in the arena of its process.
 BucketState tensors_at(const BucketOffsets& offsets, at::ScalarType dtype, std::byte* memory,
                        const StateAddresses& addresses, int64_t rank, int64_t bucket, size_t num_slots) {
   const at::ScalarType master_dtype = master_dtype_of(dtype);
@@ -110,7 +110,7 @@ class Regrouping {
   }
 
  private:
-  // Finds out who holds state, and whether the latest move was made.
+  // Finds the members that hold state, and whether the latest move was completed.
   void exchange_standings() {
     tell("who is there");
     first_with_addresses_ = -1;
@@ -130,7 +130,7 @@ class Regrouping {
       const auto knows = std::ranges::find(standings_, 2, &Standing::moved);
       StateInArenas nowhere;
       share(moved ? state_.moved->all : nowhere, knows - standings_.begin());
-      everyone_.barrier();  // all must know of the move before one releases the old layout
+      everyone_.barrier();  // all must know of the move before any releases the old layout
       if (moved) {
         state_.at_rest = *moved;
         ++state_.moves;
@@ -140,7 +140,7 @@ class Regrouping {
     state_.moved.reset();
     for (int64_t rank = 0; rank < members_.size(); ++rank) {
       const Standing& of = standings_[rank];
-      // After a move, a member that has released the old layout holds the new one as its state.
+      // After a move, the new layout is the state of members that have released the old one.
       if (is_moved && of.moved != 0 ? of.holds_moved != 0 : of.holds != 0) holders_.push_back(rank);
       if (first_with_addresses_ < 0 && (is_moved ? of.moved == 2 : of.holds != 0)) first_with_addresses_ = rank;
     }
@@ -148,9 +148,8 @@ class Regrouping {
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
   }
 
-  // Restores state when no member holds any. The member that can read the latest record of an ended process takes it
-  // over. The state that the record describes is complete: a rank releases a layout only after all ranks have the next
-  // one.
+  // Restores state if no member holds any: the member that can read the latest record of an ended process adopts it.
+  // The state in this record is complete, because a rank releases a layout only after all ranks have the next one.
   void speak_for_the_ended() {
     tell("reading what the ended have left");
     const FoundRecord mine = latest_record(state_.arena.get(), state_.loaded_in);
@@ -172,17 +171,17 @@ class Regrouping {
   bool holds() const { return state_.holds_state(); }
   // Whether this process knows the progress of training.
   bool knows() const { return holds() || speaks_; }
-  // The process' rank in the previous layout; -1 if it was none, or has lost its state.
+  // The process's rank in the previous layout; -1 if it was none, or has lost its state.
   int64_t rank_before(int64_t process) const {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const auto found = std::find(before.begin(), before.end(), process);
     return found == before.end() || contains(result_.lost, process) ? -1 : found - before.begin();
   }
 
-  // Decides which member acts for each rank of the previous layout. Members that hold state act for themselves. For an
-  // ended rank, it picks the member that acts for the fewest others among those that can read the rank's arena. If no
-  // member can, only copies of the rank's state on other ranks remain. A member that no longer holds its state has a
-  // new arena, or has reused its memory.
+  // Chooses the member that acts for each rank of the previous layout. Members that hold state act for themselves. An
+  // ended rank gets a member that can read its arena, the one that acts for the fewest ranks so far. If no member can
+  // read the arena, the rank's state survives only in copies on other ranks. A member that no longer holds its state
+  // has a new arena or has reused its memory.
   void cast() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
@@ -207,7 +206,7 @@ class Regrouping {
     }
   }
 
-  // Completes the latest decided step on the ranks that have not completed it.
+  // Completes the latest decided step on ranks that have not completed it.
   void complete_step() {
     tell("completing the last step");
     const int64_t step = result_.after_step;
@@ -219,7 +218,7 @@ class Regrouping {
       static_assert(std::is_trivially_copyable_v<StepAgreement>);
       everyone_.broadcast(&state_.decided.agreed, sizeof(StepAgreement), DataType::byte, *source);
       result_.completed_step = std::ranges::all_of(holders_, is_behind);
-      // No rank changes anything before all know the numbers, since a rank that changes its state may fail.
+      // No rank changes its state before all know the numbers, because a rank may fail while it does so.
       state_.decided.step = step;
       everyone_.barrier();
       if (knows() && is_behind(members_.rank())) complete_mine();
@@ -243,7 +242,7 @@ class Regrouping {
     write_record(state_, training);
   }
 
-  // Makes the latest update of the ended ranks, or the rest of it, in their memory.
+  // Makes or completes the latest update of ended ranks, in their memory.
   void complete_for_the_ended() {
     const std::optional<WeightUpdate> update = latest_update();
     const StateInArenas& all = state_.at_rest.all;
@@ -251,17 +250,17 @@ class Regrouping {
       if (actors_[before] != members_.rank() || all.processes[before] == processes_[members_.rank()]) continue;
       std::byte* const memory = state_.arena->stand_in(all.processes[before]);
       const std::vector<BucketState>& state = stood_in_[before] = state_in(memory, before);
-      // Earlier updates were complete before any rank could be lost.
+      // Earlier updates were complete before any rank could fail.
       if (update && update->number == state_.at_rest.training.optimizer_steps) {
         make_update(before, state, journal_of(before, memory), *update);
       }
       discard_directions(before, state);
     }
-    // After an interrupted regroup the gradients are gone, and the directions are discarded already.
+    // After an interrupted regroup, the gradients are gone and the directions have already been discarded.
     const std::vector<BucketState>& mine = state_.at_rest.mine;
     if (holds() && mine.front().gradient.defined()) discard_directions(rank_before(processes_[members_.rank()]), mine);
     everyone_.barrier();
-    // The gradients are no longer needed, and their memory may serve the new layout.
+    // Gradients are no longer needed; the new layout may reuse their memory.
     for (BucketState& bucket : state_.at_rest.mine) bucket.gradient.reset();
   }
 
@@ -271,11 +270,11 @@ class Regrouping {
     return UpdateJournal({memory + state_.at_rest.all.addresses.journal(rank), bytes});
   }
 
-  // Returns the latest update that was begun, as the first holder of the state knows it. A member that acts for ended
-  // ranks need not have been a rank itself.
+  // Returns the latest update that was begun, as known to the first holder of state. A member that acts for ended ranks
+  // may never have been a rank.
   std::optional<WeightUpdate> latest_update() {
     static_assert(std::is_trivially_copyable_v<WeightUpdate>);
-    WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0 if there is none
+    WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0: none
     everyone_.broadcast(&update, sizeof update, DataType::byte, holders_.front());
     return update.number > 0 ? std::optional(update) : std::nullopt;
   }
@@ -288,7 +287,7 @@ class Regrouping {
     optimizer->step(update, &journal);
   }
 
-  // Discards what the rank has prepared for an update that the ranks did not agree on.
+  // Discards a rank's directions for an update on which the ranks did not agree.
   void discard_directions(int64_t rank, const std::vector<BucketState>& state) const {
     if (!needs_whole_matrices(config_.optimizer.kind)) return;
     ParameterStore parameters(config_.model, dtype_, placement_of(rank), state);
@@ -315,7 +314,7 @@ class Regrouping {
     return state;
   }
 
-  // Sends all members the addresses of a state, as member `from` knows them.
+  // Sends the addresses of a state from member `from` to all members.
   void share(StateInArenas& all, int64_t from) {
     broadcast_words(all.processes, from, everyone_);
     std::vector<std::vector<int64_t>> words = all.addresses.words();
@@ -340,7 +339,7 @@ class Regrouping {
     }
   }
 
-  // Sends them the progress of training and the record of its latest step. The first holder's times count for all.
+  // Sends them the progress of training and the record of the latest step. All times are the first holder's.
   void share_training() {
     TrainingState& training = state_.at_rest.training;
     const bool has_record = state_.record && state_.record->step == result_.after_step;
@@ -369,10 +368,9 @@ class Regrouping {
     result_.before = training.configuration;
   }
 
-  // Copies the gathered weights again. With ZeRO-1 and 2 in fp32 each rank holds all weights and updates its shard. The
-  // gather of the other shards may have been interrupted anywhere, so all are copied again: from memory, and between
-  // machines by messages. All members process the shards in the same order, so the messages between two members are in
-  // order.
+  // With ZeRO-1 and 2 in fp32, where each rank holds all weights and updates its shard: copies all shards again,
+  // because the gather may have been interrupted anywhere. Copies go through memory, or as messages between machines.
+  // All members process the shards in the same order, so messages between two members arrive in order.
   void fill_whole_weights() {
     const bool weights_are_master = dtype_ == master_dtype_of(dtype_);
     if (!weights_are_master || !strategy().cuts_optimizer() || strategy().cuts_weights()) return;
@@ -419,9 +417,9 @@ class Regrouping {
     return std::ranges::any_of(buckets, has_share);
   }
 
-  // Returns the rank of the previous layout that provides a shard of the weights of the rank `at`. It must be a rank
-  // for which a member acts, if there is one, preferably in the same ZeRO copy as `at`. Otherwise it is the owner of
-  // the shard in the same copy.
+  // Returns the rank of the previous layout that provides a shard of the weights of rank `at`. Prefers ranks for which
+  // a member acts, and of these a rank in the ZeRO copy of `at`. If there is none, returns the shard's owner in that
+  // copy.
   int64_t owner_of_share(const MeshCoordinates& at, int64_t share) const {
     const int64_t shards = strategy().zero_shards(), copies = strategy().zero_replicas;
     const auto owner_in = [&](int64_t copy) {
@@ -435,7 +433,7 @@ class Regrouping {
 
   int64_t machine_of(int64_t member) const { return state_.arena->machine_of(processes_[member]); }
 
-  // The place of a share in the whole weights of a rank that this member acts for.
+  // Where a share is within the whole weights of a rank that this member acts for.
   std::span<std::byte> share_in(int64_t rank, int64_t bucket, const BucketOffsets& share) const {
     const auto ended = stood_in_.find(rank);
     const at::Tensor& weight = (ended == stood_in_.end() ? state_.at_rest.mine : ended->second)[bucket].weight;
@@ -444,7 +442,7 @@ class Regrouping {
             static_cast<size_t>((share.shard_end - share.shard_begin) * width)};
   }
 
-  // Copies the share from the arena of its owner.
+  // Copies the share from its owner's arena.
   void copy_share(std::span<std::byte> to, int64_t owner, int64_t bucket, const BucketOffsets& share) const {
     const StateInArenas& all = state_.at_rest.all;
     const std::byte* const weights =
@@ -453,8 +451,8 @@ class Regrouping {
     std::memcpy(to.data(), weights + share.shard_begin * width, to.size());
   }
 
-  // Hashes the state at rest, including the state of ended ranks, if all of it can be read. Compute weights are left
-  // out. An interrupted update may have left them outdated, and they are derived again after the move.
+  // Hashes the state at rest, including the state of ended ranks, if all of it can be read. Omits compute weights: an
+  // interrupted update may have left them outdated, and they are derived again after the move.
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");
@@ -506,7 +504,7 @@ class Regrouping {
                             .to = to,
                             .recipe = training_recipe(config_.optimizer, dtype_),
                             .ranks_per_node = 0};
-    // Numbers the processes as the plan does: ranks of the previous layout by their rank, then the others.
+    // Numbers the processes as in the plan: ranks of the previous layout first, by rank, then all others.
     std::vector<int64_t> numbers;
     int64_t next = std::ssize(rest.all.processes);
     for (const int64_t process : processes_) {
@@ -543,10 +541,9 @@ class Regrouping {
     clock.begin_communication();
     mover.move(prepared, dtype_, state, [&](const std::string& round) { tell(concat("moving the state, ", round)); });
     clock.end_communication();
-    // Adds the predicted time of the cluster's links, since the state is copied within this machine and does not cross
-    // them.
+    // Adds the predicted time of the cluster's links, which copies within this machine do not use.
     if (mover.reads_arenas() && config_.cluster.clock != ClockKind::real) {
-      members_.health().set_expected_step_seconds(0);  // a real-time clock sleeps in advance_to
+      members_.health().set_expected_step_seconds(0);  // a clock in real time sleeps in advance_to
       clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
     }
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {
@@ -577,7 +574,7 @@ class Regrouping {
 
   void check_nothing_is_missing(const RelayoutPlan& plan) const {
     std::vector<std::string> parts = plan.missing;
-    // The plan misses nothing, so a part is lost that also has a copy on other ranks: only a tied embedding has.
+    // The plan misses nothing, so the lost part also has a copy on other ranks, which is true only of a tied embedding.
     if (is_torn_ && parts.empty()) parts.emplace_back("embedding");
     if (parts.empty()) return;
     const auto others = std::ssize(parts) - 1;
@@ -598,16 +595,16 @@ class Regrouping {
   World& members_;
   const std::vector<int64_t>& processes_;
   const std::vector<int64_t>& machines_;
-  const int64_t staying_;  // members that do not leave after this epoch
+  const int64_t staying_;  // number of members that stay after this epoch
   const bool measures_noise_;
   const at::ScalarType dtype_;
   SurvivingState& state_;
-  bool speaks_ = false;                // this process has taken the latest record of ended ranks, and acts for them
+  bool speaks_ = false;                // whether this process has adopted ended ranks' latest record, and acts for them
   std::vector<Standing> standings_;    // by member
   std::vector<int64_t> holders_;       // members that hold state
-  int64_t first_with_addresses_ = -1;  // the first member that knows the addresses of the whole state
+  int64_t first_with_addresses_ = -1;  // first member that knows the addresses of the whole state
   std::vector<int64_t> actors_;        // by rank of the previous layout: the member that acts for it, or nobody
-  std::map<int64_t, std::vector<BucketState>> stood_in_;  // by rank: the state of ended ranks that this member acts for
+  std::map<int64_t, std::vector<BucketState>> stood_in_;  // by rank: state of ended ranks for which this member acts
   bool is_torn_ = false;  // whether whole weights lack shares that no remaining process can provide
   Regrouped result_;
 };

@@ -1,6 +1,6 @@
-// How a job's processes start a new epoch. They find out at which step boundary training stands, and complete steps and
-// moves that were decided before. Then they choose a configuration for the available ranks and move the state into it,
-// in memory.
+// How a job's processes begin a new epoch. They find the step boundary that training has reached, and complete steps
+// and moves that were decided before. Then they choose a configuration for the available ranks and move the state into
+// it, in memory.
 #pragma once
 
 #include <cstdint>
@@ -18,59 +18,59 @@
 
 namespace copus {
 
-// A configuration, and the members of an epoch that become its ranks, by rank.
+// A configuration and, by rank, the members of an epoch that become its ranks.
 struct MannedConfiguration {
   Configuration configuration;
   std::vector<int64_t> members;
 };
 
-// The result of regroup(), the same on all members.
+// The result of regroup(); the same on all members.
 struct Regrouped {
   Configuration before, now;
-  std::vector<int64_t> members;  // those that are ranks now
+  std::vector<int64_t> members;  // members that are ranks now
   int64_t after_step = 0;
-  // The processes that know where training stood. The first of them has the record of the latest step.
+  // The processes that know the progress of training. The first one has the record of the latest step.
   std::vector<int64_t> survivors;
   std::vector<int64_t> lost;    // processes of the previous layout that have ended
   bool completed_step = false;  // whether regroup() completed a step that no rank had finished
-  double seconds = 0;           // on the rank that took longest
-  // Hash of the state before it was moved, as Trainer::check_state takes it once the compute weights are derived. Set
-  // only with adapt.verify, and if a process of each rank's machine remains.
+  double seconds = 0;           // on the slowest rank
+  // Hash of the state before the move, as in Trainer::check_state once compute weights are derived. Only with
+  // adapt.verify, and if a process on each rank's machine remains.
   std::optional<StateHash> hash = {};
 };
 
-// Maps the arenas of all members into each other. Also maps arenas of ended processes that a member had mapped or that
-// are `kept` on its machine. Every member calls it with its own state, before it writes any record. Returns false on
-// all members if that is impossible.
+// Maps the arenas of all members into each other, and also the arenas of ended processes that a member had mapped or
+// that are `kept` on its machine. Every member calls it with its own state, before it writes any record. Returns false
+// on all members if this is impossible.
 bool join_arenas(World& members, const Epoch& epoch, const std::vector<KeptArena>& kept, SurvivingState& state);
 
-// The remaining processes do not have all of the training state.
+// Thrown if the remaining processes do not have all of the training state.
 class StateIsLost : public UserError {
  public:
   explicit StateIsLost(const std::string& loss)
       : UserError(loss + "; go on from the last checkpoint with --resume"), loss_(loss) {}
 
-  const std::string& loss() const { return loss_; }  // the message without the advice
+  const std::string& loss() const { return loss_; }  // the message without advice
 
  private:
   std::string loss_;
 };
 
-// The remaining ranks cannot train in any configuration, or lack memory for the state. No state was moved.
+// Thrown if the remaining ranks cannot train in any configuration, or lack memory for the state. No state was moved.
 class NoConfiguration : public UserError {
  public:
   using UserError::UserError;
 };
 
 // Moves the state into the configuration of the new epoch. Every member calls it, in the epoch's world, after
-// join_arenas. On return, the members that `choose` selects hold `state` at rest in the new configuration, including
-// gradients and journal; the other members hold none. `choose` is called on rank 0 only. Its argument `ranks` is the
-// largest possible number of ranks. They are the first members, all of which stay.
+// join_arenas. On return the members selected by `choose` hold `state` at rest in the new configuration, including
+// gradients and journal; other members hold none. `choose` is called on rank 0 only. Its argument `ranks` is the
+// largest possible number of ranks: the first members, all of which stay.
 //
-// Returns nothing if the last copy in memory is lost: no member holds any of the training state, nor the record and
-// arena of a process that did. Throws RankFailure if a rank fails meanwhile. After RankFailure and NoConfiguration the
-// next epoch can begin with `state`. Throws StateIsLost if some of the state was only on machines of which no process
-// remains. Throws InternalError if the state is damaged (with adapt.verify).
+// Returns nothing if no copy in memory is left: no member holds any of the training state, and none can read the record
+// and arena of a process that held it. Throws RankFailure if a rank fails meanwhile. After RankFailure and
+// NoConfiguration the next epoch can begin with `state`. Throws StateIsLost if some of the state was only on machines
+// of which no process remains. Throws InternalError if the state is damaged (with adapt.verify).
 std::optional<Regrouped> regroup(
     const RunConfig& config, World& members, const Epoch& epoch, bool measures_noise, SurvivingState& state,
     const std::function<std::optional<MannedConfiguration>(const Configuration& before, int64_t ranks)>& choose);

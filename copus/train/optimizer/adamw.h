@@ -8,7 +8,7 @@
 
 namespace copus {
 
-// The numbers of one update of AdamW.
+// Returns the coefficients of one AdamW update.
 kernels::AdamWStep adamw_step(const OptimizerConfig& config, const WeightUpdate& update, bool decays);
 
 class AdamW final : public Optimizer {

@@ -1,4 +1,4 @@
-// How AdamW follows changes of the batch, without tensors.
+// How AdamW adapts to changes of the batch, without tensors.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace copus {
 
 // AdamW's second moments in runs that change their batch (statistics/learning_rate_scaling.h). The scalars are:
-// - variance_ratio: rho of the second moments after the latest update,
-// - batch: the batch of the latest update,
-// - beta2 (only with optimizer.scale_beta2): the beta2 of the latest update,
+// - variance_ratio: rho of the second moments after the latest update;
+// - batch: the batch of the latest update;
+// - beta2 (only with optimizer.scale_beta2): the beta2 of the latest update;
 // - beta2_product (only with optimizer.scale_beta2): the product of beta2 over all updates, for the bias correction.
 class AdamWRule : public UpdateRule {
  public:
@@ -25,7 +25,7 @@ class AdamWRule : public UpdateRule {
   OptimizerScalars begin(double first_batch) const override;
   OptimizerScalars after_update(const OptimizerScalars& scalars, double new_batch) const override;
   double rate_factor(const OptimizerScalars& after) const override { return adamw_factor(after); }
-  // Returns rate_factor() for these scalars; needs no rule.
+  // Returns the rate_factor() that follows from these scalars.
   static double adamw_factor(const OptimizerScalars& after);
 
  private:
@@ -34,12 +34,12 @@ class AdamWRule : public UpdateRule {
   bool scales_beta2_;
 };
 
-// AdamW's numbers, for the parameters that AdamW updates.
+// Muon's rule: AdamW's scalars, for the parameters that AdamW updates.
 class MuonRule final : public AdamWRule {
  public:
   using AdamWRule::AdamWRule;
 
-  // Muon keeps no second moments, so only AdamW's share of an update has a factor (adamw_factor).
+  // Muon keeps no second moments for hidden matrices. Only parameters that AdamW updates have a factor (adamw_factor).
   double rate_factor(const OptimizerScalars& /*after*/) const override { return 1; }
 };
 

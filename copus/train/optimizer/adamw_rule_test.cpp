@@ -14,7 +14,7 @@ TEST(AdamWRule, TheRatioOfVariancesFollowsTheBatchesOfUpdatesAndNotOfSwitches) {
   const OptimizerScalars first = rule.after_update(rule.begin(32), 32);
   EXPECT_EQ(first.find(AdamWRule::variance_ratio), 1);
   EXPECT_EQ(rule.rate_factor(first), 1);
-  // Batches between two updates do not matter: the second update sees a batch an eighth as large as the first.
+  // Only the batches of updates matter: the second update has an eighth of the first one's batch.
   const OptimizerScalars second = rule.after_update(first, 4);
   const double ratio = variance_ratio_after_update(variance_ratio_after_switch(1, 32, 4), job.optimizer.beta2);
   EXPECT_EQ(second.find(AdamWRule::variance_ratio), ratio);

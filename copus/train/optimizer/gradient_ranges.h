@@ -1,4 +1,4 @@
-// Ranges of the flat gradient buckets, for squared norms that count every logical element once.
+// Ranges of flat gradient buckets for squared norms, which count every logical element once.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ struct GradientRange {
   int64_t end;
 };
 
-// Returns whether this rank counts a parameter's gradient in norms. If several ranks of one data-parallel rank hold the
-// same elements, the first replica counts them. A tied pair is counted by the embedding, not by the head.
+// Returns whether this rank counts a parameter's gradient in norms. Of tensor-parallel replicas only the first counts,
+// of a tied pair only the embedding.
 inline bool counts_here(const ParameterStore& parameters, const Parameter& parameter) {
   return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
 }
 
-// Returns whether a rank is the first of the data-parallel ranks that update the same elements. Without ZeRO all
-// data-parallel ranks update the same elements, with ZeRO the ranks with the same shard.
+// Returns whether a rank is the first of the data-parallel ranks that update the same elements: with ZeRO the ranks
+// with the same shard, otherwise all.
 inline bool is_first_with_its_share(const Placement& placement) {
   return placement.here.data < placement.strategy.optimizer_shards();
 }
 
-// Returns the ranges of a bucket that hold the parameters for which `wanted(parameter)` is true, in order. Adjacent
-// parameters make one range: the padding between them has no gradient and stays zero.
+// Returns the ranges of a bucket, in order, with the parameters for which `wanted(parameter)` is true. Adjacent
+// parameters form one range; the padding between them has no gradient and stays zero.
 template <class Wanted>
 std::vector<GradientRange> ranges_of(const ParameterStore& parameters, int64_t bucket, const Wanted& wanted) {
   std::vector<GradientRange> ranges;

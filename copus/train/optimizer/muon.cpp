@@ -18,7 +18,7 @@ void Muon::change(const UpdatedElements& elements, const WeightUpdate& update) c
   kernels::AdamWStep step = adamw_step(config_, update, elements.decays);
   const double factor = AdamWRule::adamw_factor(update.scalars);
   step.lr *= config_.muon.adamw_lr_ratio * factor;
-  if (config_.scale_weight_decay) step.weight_decay /= factor;  // weight_decay_factor does not know this factor
+  if (config_.scale_weight_decay) step.weight_decay /= factor;  // weight_decay_factor does not include this factor
   kernels::adamw_({elements.master, elements.slots[0], elements.slots[1]}, elements.gradient, step);
 }
 

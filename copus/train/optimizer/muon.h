@@ -7,9 +7,9 @@
 
 namespace copus {
 
-// The direction of a matrix' update depends on all of its elements, which several ranks may hold. Orthogonalization
-// (step/orthogonalization.h) computes it before the ranks agree on the step, and leaves it in the second slot. So the
-// update itself is elementwise: any process that has the state can make or complete it.
+// A matrix's direction depends on all its elements, which several ranks may hold. Orthogonalization
+// (step/orthogonalization.h) computes it before the ranks agree on the step, and stores it in the second slot. The
+// update itself is therefore elementwise: any process with the state can make or complete it.
 class Muon final : public Optimizer {
  public:
   Muon(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state)

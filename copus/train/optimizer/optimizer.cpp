@@ -42,15 +42,15 @@ Optimizer::Optimizer(ParameterStore& parameters, std::vector<OptimizerSlot> slot
       const at::Tensor& of_bucket = tensors_[slot].emplace_back(state[b].slots.at(slot));
       COPUS_CHECK(!master.defined() || of_bucket.numel() == master.numel(), "the slots of another bucket");
     }
-    if (!master.defined()) continue;  // a tied head, which is updated as the embedding
+    if (!master.defined()) continue;  // a tied head, updated as the embedding
     add_update_ranges(static_cast<int64_t>(b));
     add_norm_ranges(static_cast<int64_t>(b));
   }
 }
 
-// Adds the ranges of a bucket that one call may update. A range is one parameter or, if slots may be split at any
-// element, a sequence of adjacent parameters that are updated alike. A range includes the padding up to the next
-// parameter, which has no gradient and stays zero.
+// Adds the ranges of a bucket that are updated in one call: one parameter or, if slots may be split at any element,
+// adjacent parameters with the same kind of update. A range includes the padding up to the next parameter, which has no
+// gradient and stays zero.
 void Optimizer::add_update_ranges(int64_t bucket) {
   const Bucket& b = parameters_.buckets()[bucket];
   const auto add = [&](int64_t from, int64_t to, const ParameterInfo& info, const Parameter* parameter) {
@@ -77,8 +77,8 @@ void Optimizer::add_update_ranges(int64_t bucket) {
   }
 }
 
-// Adds the ranges that this rank counts in the norm. If several data-parallel ranks hold the same part of the reduced
-// gradient, the first one counts it.
+// Adds the ranges that this rank counts in the norm. Of data-parallel ranks with the same part of the reduced gradient,
+// only the first counts it.
 void Optimizer::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
   if (!is_first_with_its_share(placement)) return;

@@ -1,5 +1,5 @@
-// Numbers that an optimizer keeps about its past updates, in addition to its slots. Training carries them through
-// checkpoints, re-layouts and failures; only the optimizer knows what they mean.
+// Numbers that an optimizer keeps about its past updates, besides its slots. Checkpoints, re-layouts and recovery from
+// failures preserve them; only the optimizer knows their meaning.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace copus {
 
-// Trivially copyable, since it is part of records and messages between processes.
+// Trivially copyable, because it is part of records and messages between processes.
 class OptimizerScalars {
  public:
   class Scalar {
@@ -29,13 +29,13 @@ class OptimizerScalars {
     double value_ = 0;
   };
 
-  // Whether set() accepts this name: it is short enough, and there is room for one more.
+  // Returns whether set() accepts this name: it is short enough, and is present or there is room for one more.
   bool can_hold(std::string_view name) const {
     const bool is_name = !name.empty() && name.size() < sizeof(Scalar::name_) && name.find('\0') == name.npos;
     return is_name && (find(name) || count_ < std::ssize(scalars_));
   }
 
-  // Sets the scalar of this name. Scalars are kept sorted by name.
+  // Sets a scalar. Scalars are sorted by name.
   void set(std::string_view name, double value) {
     COPUS_CHECK(can_hold(name), name);
     const auto end = scalars_.begin() + count_;

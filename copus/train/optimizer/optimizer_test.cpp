@@ -34,7 +34,7 @@ std::vector<double> values_of(const at::Tensor& tensor) {
   return values;
 }
 
-// A gradient that differs for every element, parameter and step.
+// Returns a gradient that differs by element, parameter and step.
 double gradient_value(int64_t parameter, int64_t element, int64_t step) {
   return std::sin(1.0 + 0.7 * static_cast<double>(parameter) + 0.31 * static_cast<double>(element) +
                   1.9 * static_cast<double>(step));
@@ -49,7 +49,7 @@ void set_gradients(const ParameterStore& store, int64_t step) {
   }
 }
 
-// AdamW as in the paper, one element after the other, in fp64.
+// AdamW as in the paper, element by element, in fp64.
 TEST(AdamW, FollowsAHandWrittenReference) {
   OptimizerConfig config;
   config.weight_decay = 0.3;
@@ -94,7 +94,7 @@ TEST(AdamW, FollowsAHandWrittenReference) {
   }
 }
 
-// Signum as in Bernstein et al. 2018 with decoupled weight decay, one element after the other, in fp64.
+// Signum as in Bernstein et al. 2018, with decoupled weight decay, element by element, in fp64.
 TEST(Signum, FollowsAHandWrittenReferenceForOneStepAndForTwenty) {
   OptimizerConfig config{.kind = OptimizerKind::signum};
   config.weight_decay = 0.3;
@@ -152,8 +152,8 @@ TEST(AdamW, TheNormIsThatOfAllGradients) {
   EXPECT_NEAR(optimizer.squared_gradient_norm().value(), sum, 1e-12);
 }
 
-// Uses the sum of a parameter's whole gradient, which no part of it could compute, and two slots that it does not
-// change.
+// Uses the sum of a parameter's gradient, which a part of the parameter could not compute, and has two slots that it
+// does not change.
 class WholeMatrices final : public Optimizer {
  public:
   static std::vector<OptimizerSlot> own_slots() {
@@ -176,7 +176,7 @@ class WholeMatrices final : public Optimizer {
 
 TEST(Optimizer, WhereASlotNeedsWholeMatricesEachParameterIsUpdatedAtOnceAlsoWithAJournal) {
   ModelDescription model = tiny_model();
-  model.vocab_size = 8192;  // larger than what a journal holds for an update that may be split anywhere
+  model.vocab_size = 8192;  // more elements than the journal's pieces of divisible slots
   ASSERT_GT(model.vocab_size * model.hidden_size, UpdateJournal::piece_elements);
   std::vector<std::vector<double>> embeddings;
   for (const bool has_journal : {false, true}) {

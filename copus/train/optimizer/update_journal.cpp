@@ -14,11 +14,11 @@ constexpr int64_t complete = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-// Each word is written after what it describes, so it is true whenever the process dies.
+// Each word is written after the data that it describes, so it is true whenever the process dies.
 struct alignas(64) UpdateJournal::Header {
   std::atomic<int64_t> number;  // of the update
-  std::atomic<int64_t> done;    // number of changed pieces, all from the first on
-  std::atomic<int64_t> copied;  // 1 + the piece whose copy is whole
+  std::atomic<int64_t> done;    // number of changed pieces, from the first on
+  std::atomic<int64_t> copied;  // 1 + index of the piece whose copy is complete
 };
 
 int64_t UpdateJournal::bytes(int64_t elements, size_t num_slots) {
@@ -57,7 +57,7 @@ void UpdateJournal::protect(int64_t piece, std::span<const std::span<std::byte>>
 void UpdateJournal::done(int64_t piece) { header_.done.store(piece + 1, std::memory_order_release); }
 
 void UpdateJournal::rest(int64_t number) {
-  // In this order a completed update never looks incomplete.
+  // This order never lets a completed update look incomplete.
   header_.done.store(complete, std::memory_order_release);
   header_.copied.store(0, std::memory_order_release);
   header_.number.store(number, std::memory_order_release);

@@ -1,4 +1,4 @@
-// A journal of an update. Wherever an update was interrupted, a process that continues it completes the same update.
+// Tests that a process which continues an interrupted update completes the same update, wherever it was interrupted.
 #include "copus/train/optimizer/update_journal.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t num_pieces = 5;
 
-// State of pieces with three parts each, and a journal, in memory that outlives the updating process.
+// State in pieces of three parts each, and a journal, in memory that outlives the updating process.
 struct Memory {
   std::array<std::array<uint32_t, 3>, num_pieces> state{};
   std::vector<std::byte> journal = std::vector<std::byte>(UpdateJournal::bytes(UpdateJournal::piece_elements, 2) + 64);
@@ -29,7 +29,7 @@ struct Memory {
 
 uint32_t changed(uint32_t value, int64_t update) { return value * 31 + static_cast<uint32_t>(update); }
 
-// Makes an update, and ends after `ends_after` written words or journal calls.
+// Makes an update, but ends after `ends_after` written words or journal calls.
 void update(Memory& memory, int64_t number, int64_t ends_after) {
   const auto ends = [&] { return ends_after-- == 0; };
   UpdateJournal journal = memory.open();

@@ -11,12 +11,12 @@ namespace copus {
 
 class RecordedCommunicator final : public WrappedCommunicator {
  public:
-  // Keeps references to `group` and `recorder`. `label` names the group: "data", "tensor", ...
+  // `group` and `recorder` must outlive this object. `label` names the group: "data", "tensor", ...
   RecordedCommunicator(Communicator& group, StepRecorder& recorder, std::string label)
       : WrappedCommunicator(group), recorder_(recorder), label_(std::move(label)) {}
 
  private:
-  // Starts an operation. It is recorded when a wait for it has ended.
+  // Starts an operation, which is recorded when a wait for it has ended.
   Work do_start(const Operation& operation) override;
   void do_run(const Operation& operation) override;
 

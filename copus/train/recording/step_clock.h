@@ -1,5 +1,5 @@
-// Clocks of a trainer's steps. Rank 0's clock is the run's clock and gives the duration in a step's record. The other
-// ranks use the real clock to notice a stalled rank.
+// The clocks of a trainer's steps. Rank 0's clock is the run's clock, from which the record takes a step's duration.
+// Other ranks use the real clock to notice stalled ranks.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. On the rank's clock the step lasts from begun_at() on. It includes the time since the previous
-  // step's agreement, except the work that ran in leave_out().
+  // Begins a step. On the rank's clock it lasts from begun_at() on, and so includes the time from the previous step's
+  // agreement to its end(), without the time in leave_out().
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);
@@ -24,27 +24,27 @@ class StepClock {
     left_out_seconds_ = 0;
   }
   double begun_at() const { return begun_at_; }
-  // Runs `work`, after the ranks have agreed, and counts its time as time between the steps.
+  // Runs `work` after the ranks have agreed, and counts its time as time between steps.
   template <class Work>
   void leave_out(const Work& work) {
     const double begin = world_.clock().now();
     work();
     left_out_seconds_ += world_.clock().now() - begin;
   }
-  // Ends the step. The ranks had agreed at `agreed_at` on the rank's clock.
+  // Ends the step. The ranks agreed at `agreed_at` on the rank's clock.
   void end(double agreed_at) {
     seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed_at - left_out_seconds_);
-    // A rank that makes no progress for a multiple of the expected time has stalled. The expectation follows the
-    // longest of the latest steps, so that a slow step after a fast one does not count as stalled.
+    // A rank without progress for a multiple of the expected time has stalled. The expectation is the longest of the
+    // latest steps, so that a slow step after a fast one does not count as stalled.
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - real_begin_;
     expected_seconds_ = std::max(0.9 * expected_seconds_, seconds.count());
-    world_.health().set_expected_step_seconds(0);  // no expectation for the work between steps
+    world_.health().set_expected_step_seconds(0);  // work between steps has no expected time
   }
 
-  // Records that training paused for `seconds` before the next step, whose record contains the sum of such pauses.
+  // Adds a pause of training before the next step, whose record contains the sum of such pauses.
   void add_pause(double seconds) { pause_seconds_ = pause_seconds_.value_or(0) + seconds; }
   std::optional<double> take_pause() { return std::exchange(pause_seconds_, std::nullopt); }
-  // Drops the expected step time, since the following steps run in another configuration.
+  // Drops the expected step time, because the next steps run in another configuration.
   void forget_expectation() { expected_seconds_ = 0; }
 
  private:
@@ -54,7 +54,7 @@ class StepClock {
   double seconds_after_agreement_ = 0;  // of the latest step
   std::optional<double> pause_seconds_;
   std::chrono::steady_clock::time_point real_begin_;
-  double expected_seconds_ = 0;  // seconds of a step on the real clock
+  double expected_seconds_ = 0;  // of a step, on the real clock
 };
 
 }  // namespace copus

@@ -18,7 +18,7 @@ TEST(StepClock, WhatFollowsTheAgreementCountsWithTheNextStep) {
   EXPECT_EQ(clock.begun_at(), 10);
   world.advance_to(14);
   clock.end(/*agreed_at=*/11);
-  world.advance_to(100);  // an evaluation, which is not part of a step
+  world.advance_to(100);  // time between steps, such as an evaluation
   clock.begin();
   EXPECT_EQ(clock.begun_at(), 100 - 3);
   clock.end(/*agreed_at=*/103);  // another rank was slower

@@ -1,5 +1,5 @@
-// Records a rank's actions in a step as they happen: for the timeline, for the detection of stragglers, and for the
-// report of what a rank was doing when it failed.
+// Records a rank's actions in a step as they happen: for the timeline, for finding stragglers, and for messages about
+// what a rank was doing when it failed.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@
 
 namespace copus {
 
-// Used only by the rank's main thread.
+// Not thread-safe: for the rank's main thread.
 class StepRecorder {
  public:
   explicit StepRecorder(World& world) : world_(world) {}
 
   double now() const { return world_.clock().now(); }
 
-  // Begins a step (counted from 1). Its events are kept only with `trace`.
+  // Begins a step (counted from 1). Keeps its events only with `trace`.
   void begin_step(int64_t step, bool trace);
 
   struct Computation {
     const char* category;  // as in TimelineEvent
     const char* name;
-    std::optional<StepPart> part;  // the part that its time counts towards
+    std::optional<StepPart> part;  // the part to which its time is added
     int64_t chunk = -1;
     int64_t micro_batch = -1;
   };
-  // Begins a computation at `place`, a text such as "backward of micro-batch 3". The previous computation ends.
+  // Begins a computation at `place` (text such as "backward of micro-batch 3"), which ends the previous computation.
   void begin(const Computation& computation, const std::string& place);
   void end();
 
-  // Runs `work` as a computation of its own. The computation or wait that it interrupts continues afterwards; a
-  // computation continues as a separate event.
+  // Runs `work` as a separate computation. The interrupted computation or wait continues afterwards, a computation as a
+  // new event.
   template <class Work>
   void aside(const Computation& computation, const std::string& place, const Work& work) {
     const std::optional<Open> interrupted = open_;
@@ -51,11 +51,11 @@ class StepRecorder {
     }
   }
 
-  // Records that the rank only waits from here on, at `place`.
+  // Begins a wait at `place`.
   void wait_at(const std::string& place);
 
-  // Runs `wait`, during which the rank is at `place` (words for a message). The interrupted computation or wait
-  // continues afterwards, as the same event. Reports nothing before the first place of the run.
+  // Runs `wait`, with the rank at `place` (text for messages). The interrupted computation or wait continues afterwards
+  // as the same event. Reports nothing before the run's first place.
   template <class Wait>
   void wait_aside(const std::string& place, const Wait& wait) {
     if (told_.empty()) return wait();
@@ -65,15 +65,15 @@ class StepRecorder {
     be_at(told_before);
   }
 
-  // Reports to the other ranks that this rank is at `place`, which names the step or what is done between two steps.
+  // Reports to the other ranks that this rank is at `place`, a text that names the step or the work between steps.
   void be_at(const std::string& place);
 
-  // Records a communication that began at `begin` and has just ended. The rank has waited for it since `waiting_since`.
+  // Records a communication from `begin` until now, for which the rank has waited since `waiting_since`.
   void add_communication(const char* category, const std::string& name, double begin, double waiting_since);
 
-  // Seconds of computation since the last call, without waiting.
+  // Returns the seconds of computation since the last call, without waits.
   PartSeconds take_seconds() { return std::exchange(seconds_, {}); }
-  // Events of all traced steps.
+  // Returns the events of all traced steps.
   const std::vector<TimelineEvent>& events() const { return events_; }
 
  private:

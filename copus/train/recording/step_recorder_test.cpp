@@ -1,4 +1,4 @@
-// Tests of the recorder when a rank interrupts its work for something else.
+// Tests the recorder when a rank interrupts its work.
 #include "copus/train/recording/step_recorder.h"
 
 #include <gmock/gmock.h>

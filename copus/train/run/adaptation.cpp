@@ -19,15 +19,15 @@ std::string signed_percent(double share) { return format_number("%+.0f %%", 100 
 
 std::string goodput_gain(double gain) { return concat("Goodput ", signed_percent(gain)); }
 
-// Whether the run continues on another cluster, about whose steps the earlier steps say nothing. A profile only adds
-// information about the same cluster.
+// Whether the run continues on another cluster, so that its earlier step times no longer apply. A profile only adds
+// knowledge about the same cluster.
 bool is_on_another_cluster(const RunPlan& plan) {
   return std::any_of(plan.changes.begin(), plan.changes.end(), [](const std::string& change) {
     return change.starts_with("cluster.") && !change.starts_with("cluster.profile");
   });
 }
 
-// The latest beginning in a log; null if there is none.
+// Returns the latest start of a controller in a log; null if there is none.
 const ControllerBegin* latest_begin(const std::vector<DecisionEvent>& events) {
   const ControllerBegin* latest = nullptr;
   for (const DecisionEvent& event : events) {
@@ -36,7 +36,7 @@ const ControllerBegin* latest_begin(const std::vector<DecisionEvent>& events) {
   return latest;
 }
 
-// The step of the latest state after that beginning, or of the beginning if there is none.
+// Returns the step of the latest controller state after that start; the step of the start if there is no state.
 int64_t latest_state_step(const std::vector<DecisionEvent>& events, const ControllerBegin& begin) {
   int64_t latest = begin.step;
   for (const DecisionEvent& event : events) {
@@ -46,8 +46,8 @@ int64_t latest_state_step(const std::vector<DecisionEvent>& events, const Contro
   return latest;
 }
 
-// The steps that the controller of these events must observe again. If it learns from steps, these are all steps since
-// its latest state or its beginning. Otherwise they are the last step and those at whose boundaries something happened.
+// Returns the steps that the restored controller must observe again. If it learns from steps, these are all steps since
+// its latest state or start. Otherwise they are the last step, and all steps with a logged event at their boundary.
 std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector<DecisionEvent>& events,
                                           int64_t after_step) {
   const std::filesystem::path log = plan.directory / "run.jsonl";
@@ -67,7 +67,8 @@ std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector
   return read_steps(log, steps);
 }
 
-// Like bring_up_to_date(), but empty, with the reason in `note`, if the log has a state that cannot be restored.
+// Like bring_up_to_date(), but if the log has a state that cannot be restored, returns nothing and the reason in
+// `note`.
 std::optional<ReplayedController> brought_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
                                                      const std::vector<DecisionEvent>& events, int64_t after_step,
                                                      std::optional<std::string>& note) {
@@ -93,7 +94,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   if (is_on_another_cluster(plan)) {
     note = "its cluster is described otherwise than before";
   } else if (plan.resume) {
-    // Log entries after this step are going to be cut.
+    // Log entries after this step will be cut.
     const std::vector<DecisionEvent> events = read_decisions_to_resume(plan.directory / "decisions.jsonl", after_step);
     const std::vector<StepRecord> records = records_to_repeat(plan, events, after_step);
     const ControllerBegin* before = latest_begin(events);
@@ -111,7 +112,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
           return {std::move(replayed->controller), ControllerResumed{after_step}, before->step, state_step,
                   std::nullopt};
         }
-        // Under the changed settings the steps before the state might be decided differently, so replays begin here.
+        // Under the changed settings earlier decisions might differ, so replays begin here.
         ControllerBegin begin{after_step,        policy,       adapt.advise,     plan.start,
                               before->knowledge, before->file, state.rate_factor};
         begin.state = replayed->controller.save_state();
@@ -121,7 +122,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
   }
   std::string text = policy_file_text(plan.config);
   Controller controller(plan.config, plan.start, known, text, state.rate_factor);
-  if (!controller.has_policy()) note.reset();  // without a policy there are no decisions
+  if (!controller.has_policy()) note.reset();  // without a policy there are no decisions to explain
   return {std::move(controller),
           ControllerBegin{after_step, policy, adapt.advise, plan.start, known, std::move(text), state.rate_factor},
           after_step, after_step, std::move(note)};
@@ -138,8 +139,8 @@ Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart 
   if (start.note) note_(concat("adapting   decides afresh: ", *start.note));
 }
 
-// Logs the controller's state at a boundary, once nothing else can happen there. A run that does not learn from steps
-// does not need it.
+// Logs the controller's state at a boundary, after everything else there. Runs that do not learn from steps need no
+// state.
 void Adaptation::log_state_if_due(int64_t after_step) {
   if (after_step <= state_step_ || after_step % steps_between_states != 0) return;
   if (!Controller::learns_from_steps(config_)) return;

@@ -75,8 +75,8 @@ void check_may_stage(const DevicePlaces& places) {
 
 namespace {
 
-// Allows several ranks on one GPU, for experiments with NCCL on few GPUs. NCCL supports this from version 2.30 on
-// (NCCL_MULTI_RANK_GPU_ENABLE=1). Older versions support it if each rank looks like a separate node (NCCL_HOSTID).
+// Returns whether several ranks may share a GPU over NCCL, for experiments. NCCL supports this since version 2.30
+// (NCCL_MULTI_RANK_GPU_ENABLE=1); older versions do if each rank looks like a separate node (NCCL_HOSTID).
 bool uses_nccl_on_shared_gpus() {
   const char* const wanted = std::getenv("COPUS_NCCL_ON_SHARED_GPUS");
   return wanted != nullptr && std::string_view(wanted) == "1";
@@ -108,17 +108,16 @@ bool configure_aten(int64_t threads, int64_t local_ranks) {
   const int64_t threads_per_rank = threads > 0 ? threads : default_threads(local_ranks);
   require_threads(threads_per_rank);
   kernels::set_num_threads(threads_per_rank);
-  // cuBLAS results are repeatable only with a workspace of a fixed size. It reads the size from the environment on
-  // first use, so no product may be computed before this.
+  // cuBLAS results repeat only with a workspace of fixed size, which it reads from the environment on first use. No
+  // product may be computed before this.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  // Products in fp32 keep full precision, also on GPUs whose fastest fp32 products keep ten bits of the mantissa. If a
-  // product in bf16 is split into several sums, these are added in fp32; ATen's default first rounds each of them to
-  // bf16.
+  // fp32 products keep full precision, even on GPUs whose fastest fp32 products keep only ten bits of the mantissa. If
+  // a bf16 product is split into several sums, they are added in fp32; ATen's default first rounds each sum to bf16.
   at::globalContext().setFloat32MatmulPrecision("highest");
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
-  // warn_only would not be enough: CUDA's flash attention would keep its backward pass, which adds in any order.
+  // With warn_only, CUDA's flash attention would keep its backward pass whose order of additions varies.
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  // Deterministic mode would also fill every new tensor with NaN, which costs a pass over memory.
+  // Deterministic mode would also fill every new tensor with NaN, at the cost of a pass over memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   return threads_per_rank * local_ranks <= cores;
 }

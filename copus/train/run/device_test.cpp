@@ -40,7 +40,7 @@ TEST(ConnectDevices, OfSeveralMachinesRefusesRanksThatShareAGpu) {
   EXPECT_NO_THROW(check_may_stage({.machines = 1, .sharing = {{0, 1}}}));
 }
 
-// With warnings only, CUDA's flash attention would not repeat its gradients.
+// With warnings only, the gradients of CUDA's flash attention would not repeat.
 TEST(ConfigureAten, InsistsOnDeterministicAlgorithms) {
   configure_aten(1);
   EXPECT_TRUE(at::globalContext().deterministicAlgorithms());

@@ -1,4 +1,4 @@
-// How settings that change on resume affect the end of the run, its schedule and its learning rate.
+// How settings that change on resume affect the run's end, schedule and learning rate.
 #pragma once
 
 #include <string>
@@ -9,9 +9,8 @@
 
 namespace copus {
 
-// Returns one line for each of these effects that makes a difference at this point of the run, so that the user learns
-// of all of them. `state` is the state in the checkpoint. The run of `then` resumes from it with `now`, in the
-// configuration `start`.
+// Returns one line for each such effect at this point of the run. `state`: from the checkpoint. A run with the settings
+// `then` resumes with the settings `now`, in the configuration `start`.
 std::vector<std::string> describe_resume_effects(const RunConfig& then, const RunConfig& now,
                                                  const TrainingState& state, const Configuration& start);
 

@@ -46,7 +46,7 @@ RunConfig run_with(const std::vector<std::string>& overrides) {
   return parse_run_config(run_text, "run.toml", overrides);
 }
 
-// The effects for a run that is half done.
+// Returns the effects for a run that is half done.
 std::vector<std::string> effects_at_half_of(const RunConfig& then, const RunConfig& now) {
   TrainingState state;
   state.configuration = configuration_of(then);
@@ -61,13 +61,13 @@ struct Setting {
   bool changes_rate;
 };
 
-// Every training setting that may change on resume, and whether the rate changes with it.
+// Each training setting that may change on resume, and whether the learning rate changes with it.
 const std::vector<Setting> settings = {
     {"train.max_steps=40", true},
     {"train.max_tokens=2000", true},
-    {"train.max_seconds=1000", false},  // the schedule follows the tokens as long as they are limited
+    {"train.max_seconds=1000", false},  // while tokens limit the run, the schedule follows them
     {"train.step_batch=16", true},
-    {"train.global_batch=16", true},  // by the batch scaling rule
+    {"train.global_batch=16", true},  // by batch_scaling
     {"train.micro_batch=2", false},
     {"train.recompute=\"full\"", false},
     {"train.precision=\"fp32\"", false},
@@ -85,7 +85,7 @@ const std::vector<Setting> settings = {
     {"optimizer.decay_tokens=0.7", false},  // only for wsd
 };
 
-// Settings that only Muon has. None of them changes the learning rate.
+// Muon's settings, none of which changes the learning rate.
 const std::vector<std::string> settings_of_muon = {
     "optimizer.momentum=0.9",
     "optimizer.nesterov=false",
@@ -140,7 +140,7 @@ TEST(ResumeEffects, WhatChangesIsSaid) {
               ElementsAre(HasSubstr("after 3 min 20 s of training"), HasSubstr("25 %"), HasSubstr("learning rate")));
   EXPECT_THAT(effects_at_half_of(run_with({}), run_with({"train.global_batch=4"})),
               Contains(HasSubstr("lower for some steps, since the batch shrinks")));
-  const std::string signum = "optimizer.kind=signum";  // its updates do not grow in a smaller batch
+  const std::string signum = "optimizer.kind=signum";  // whose updates do not grow in a smaller batch
   EXPECT_THAT(effects_at_half_of(run_with({signum}), run_with({signum, "train.global_batch=4"})),
               AllOf(Contains(HasSubstr("learning rate")), Not(Contains(HasSubstr("lower for some steps")))));
 }

@@ -21,7 +21,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
   plan.config.execution.precision = agree_on_precision(plan.config.execution.precision, device, world);
   const Dataset dataset = open_run_data(plan.config);
   resolve_documents(plan.config, dataset);
-  if (!plan.checkpoint) plan.start = starting_configuration(plan.config);  // it depends on the documents
+  if (!plan.checkpoint) plan.start = starting_configuration(plan.config);  // depends on the documents
   check_modelled_job(plan);
   check_all_ranks_begin_alike(plan, dataset, world);
   check_state_fits(plan.config, plan.start, device, local_ranks, world);
@@ -33,7 +33,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
 
     StopRequest stop(max_seconds, start);
     StopRequest::tell_user(world.rank() == 0);
-    world.everyone().barrier();  // all mistakes are found, and no rank reads the run directory any more
+    world.everyone().barrier();  // all mistakes are found; no rank reads the run directory any more
     const bool can_judge_speed = agree_to_judge_speed(plan.config, device, have_cores, world);
     trainer.gather_seconds(can_judge_speed);
     if (leader) {

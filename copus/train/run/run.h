@@ -1,4 +1,4 @@
-// A whole training run: set-up, the loop, evaluation, checkpoints, and an end from which it can be resumed.
+// A whole training run: set-up, loop, evaluation, checkpoints, and an end from which the run can resume.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,20 +11,19 @@
 
 namespace copus {
 
-// How a run ended, as the exit code of the process.
+// How a run ended; the value is the process's exit code.
 enum class RunEnd {
   done = 0,
-  requeue = 75,       // SIGTERM or the wall-clock limit, with a checkpoint written: start again with `resume`
-  interrupted = 130,  // Ctrl-C, with a checkpoint written
+  requeue = 75,       // SIGTERM or the wall-clock limit, after a checkpoint: start again with `resume`
+  interrupted = 130,  // Ctrl-C, after a checkpoint
 };
 
 // Trains as one rank of `world`, which has as many ranks as the plan's layout and is connected for `device`
 // (connect_devices). Every rank calls it with the same plan. `local_ranks`: ranks on this machine, which share its
-// cores. Rank 0 writes the run directory and shows the progress. `max_seconds` limits the wall-clock time from `start`,
+// cores. Rank 0 writes the run directory and shows progress. `max_seconds` limits the wall-clock time from `start`,
 // including the final checkpoint; 0: no limit.
-// Throws UserError for the user's mistakes, all of which are found before the run directory is created. Also throws it
-// if the disk fails a write, and after StepCompletion::max_skipped_in_a_row steps in a row without a finite loss and
-// gradient.
+// Throws UserError for user's mistakes, all of them before the run directory is created; if a write fails; and after
+// StepCompletion::max_skipped_in_a_row consecutive steps without finite loss and gradient.
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks);
 

@@ -12,8 +12,8 @@ namespace copus {
 
 namespace {
 
-// The outcome of a branch: its held-out loss, infinite if it diverged, or why it stopped; and its seconds on the run's
-// clock.
+// The outcome of a branch: its held-out loss (infinite if it diverged) or the reason to stop, and its seconds on the
+// run's clock.
 struct BranchEnd {
   StopReason stopped = StopReason::none;
   double loss = std::numeric_limits<double>::infinity();
@@ -43,9 +43,9 @@ BranchEnd train_branch(const RunConfig& config, const Branch& branch, const Trai
   try {
     return train(*trainer);
   } catch (const RankFailure&) {
-    throw;  // this process lives on, and needs the memory of the branch
+    throw;  // this process continues, and needs the branch's memory back
   } catch (...) {
-    [[maybe_unused]] const Trainer* kept = trainer.release();  // as with_trainer() does
+    [[maybe_unused]] const Trainer* kept = trainer.release();  // as in with_trainer()
     throw;
   }
 }

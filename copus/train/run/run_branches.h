@@ -1,6 +1,5 @@
 // Trains the branches by which a run measures its critical batch (orchestrator/controller/run_calibration.h), on all
-// ranks of the run, in its layout and from its state, which does not change. A second copy of the state lives beside it
-// meanwhile.
+// ranks, in the run's layout and from its state. The state itself does not change; branches train a second copy.
 #pragma once
 
 #include <functional>
@@ -15,17 +14,17 @@
 
 namespace copus {
 
-// A calibration that has not begun, after the step of this record.
+// Returns a calibration after the step of this record, with no branch trained yet.
 RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest, const Trainer& trunk);
 
 struct BranchesEnd {
-  StopReason stopped = StopReason::none;  // why the branches ended early, if they did
+  StopReason stopped = StopReason::none;  // why branches ended early, if they did
   RunCalibration calibration;             // the same on all ranks
 };
 
 // Trains all branches of the request. Every rank calls it between two steps, with the record of the latest one.
-// `between_branches` is called before each branch. The branches read the run's next samples, which the run does not
-// count: it reads them itself afterwards. If some rank has no memory for the second copy, nothing is trained, and the
+// `between_branches` is called before each branch. Branches read the run's next samples, but the run does not count
+// them and reads them itself afterwards. If any rank lacks memory for the second copy, nothing is trained and the
 // calibration says so.
 BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& request, const StepRecord& latest,
                            const Trainer& trunk, const Dataset& dataset, World& world, const StopQuestion& stop,

@@ -1,5 +1,5 @@
-// Branches of a run, in every kind of layout, with ranks as threads: they start from the run's state and leave it as it
-// was.
+// Tests branches of a run in every kind of layout, with ranks as threads: they start from the run's state and must not
+// change it.
 #include "copus/train/run/run_branches.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class RunBranches : public ::testing::Test {
     std::optional<RunCalibration> calibration;
   };
 
-  // Eight steps of the run, with branches after the fourth.
+  // Makes eight steps, with branches after the fourth.
   static Result run(const RunConfig& config, bool with_branches) {
     Result result;
     train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset& dataset) {
@@ -95,7 +95,7 @@ TEST_F(RunBranches, LeaveTheRunAsItWasInEveryLayout) {
   }
 }
 
-// Layouts that compute the same bits show the same critical batch.
+// Layouts with the same bits measure the same critical batch.
 TEST_F(RunBranches, ShowTheSameInEveryLayout) {
   const Result a = run(config({ranks(2, 1, 1)}), true), b = run(config({ranks(2, 1, 2), zero_1}), true);
   EXPECT_EQ(a.losses, b.losses);
@@ -105,7 +105,7 @@ TEST_F(RunBranches, ShowTheSameInEveryLayout) {
   EXPECT_EQ(one.reason, other.reason);
 }
 
-// From memory as from a checkpoint.
+// Branches from memory equal branches from a checkpoint.
 TEST_F(RunBranches, StartFromTheWholeState) {
   const RunConfig run = config({ranks(1, 1, 1)});
   const Dataset dataset(run.data, run.train.sequence_length, run.model.vocab_size, run.execution.seed);

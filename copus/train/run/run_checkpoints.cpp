@@ -33,7 +33,7 @@ fs::path nearest_folder(const fs::path& directory) {
   }
 }
 
-// Writes digests of files as text, one per line.
+// Writes file digests as text, one per line.
 std::string to_text(const std::map<std::string, FileDigest>& files) {
   std::ostringstream text;
   for (const auto& [name, digest] : files) text << name << ' ' << digest.bytes << ' ' << digest.checksum << '\n';
@@ -99,12 +99,12 @@ bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
   return true;
 }
 
-// Makes the folder of a checkpoint's files and returns its name; empty if the folder of all checkpoints is gone.
+// Creates the folder for a checkpoint's files and returns its name; empty if the folder of all checkpoints is gone.
 std::string RunCheckpoints::begin(int64_t step, int64_t bytes) {
   std::string name;
   try {
     if (folder_->is_in_place()) name = folder_->begin(step, bytes).filename();
-  } catch (const std::runtime_error&) {  // includes file system errors because the folder is gone
+  } catch (const std::runtime_error&) {  // includes errors because the folder is gone
     if (folder_->is_in_place()) throw;
   }
   return folder_->has_begun() ? name : "";
@@ -115,7 +115,7 @@ void RunCheckpoints::look() {
   if (slowest_of_all(part_->is_done() ? DiskState::done : DiskState::works) == DiskState::done) settle();
 }
 
-// Polls instead of waiting in one message, since a disk may take longer than a rank may be silent.
+// Polls instead of waiting for one message, because a disk may take longer than a rank may be silent.
 bool RunCheckpoints::finish() {
   DiskWatch watch;
   while (true) {
@@ -134,7 +134,7 @@ bool RunCheckpoints::finish() {
   return true;
 }
 
-// State of what this rank waits for: its own files, and then, on rank 0, the completion of the checkpoint.
+// Returns the state of what this rank waits for: its own files, then, on rank 0, the completion of the checkpoint.
 RunCheckpoints::DiskState RunCheckpoints::state_of_disk(DiskWatch& watch) const {
   const bool is_done = part_ != nullptr ? part_->is_done() : folder_ == nullptr || folder_->is_idle();
   const int64_t files = part_ != nullptr ? part_->num_durable() : -1;
@@ -152,12 +152,12 @@ RunCheckpoints::DiskState RunCheckpoints::slowest_of_all(DiskState mine) {
   return static_cast<DiskState>(word);
 }
 
-// Does not read or delete anything on the disk first, since that might hang too.
+// Neither reads nor deletes anything on the disk first, because that might hang too.
 void RunCheckpoints::complain_of_silence(DiskWatch& watch) {
   std::optional<Obstacle> silence;
   if (state_of_disk(watch) == DiskState::silent) silence = Obstacle{"the disk hangs"};
   const std::optional<Obstacle> agreed = agree_on_obstacle(silence, 0, world_.everyone());
-  if (!agreed) return;  // it has answered at the last moment
+  if (!agreed) return;  // it has answered after all
   forget();
   throw UserError(concat("cannot write a checkpoint into ", root_.string(), ": ", agreed->reason,
                          ", nothing of it has ", "become durable for ", wait_seconds_, " s (parallel.wait_limit)"));
@@ -174,7 +174,7 @@ bool RunCheckpoints::rank_zero_says(bool yes) {
   return said != 0;
 }
 
-// Sends rank 0 the list of what the ranks have written, once all of them are done.
+// Once all ranks have written their files, sends the lists of these files to rank 0.
 void RunCheckpoints::settle() {
   const CheckpointPart::Outcome outcome = part_->outcome();
   part_.reset();

@@ -1,5 +1,5 @@
-// Checkpoints of a run, which its ranks write together. Each rank writes its files at the same time as the others, and
-// rank 0 completes the checkpoint. All ranks call these functions in the same order, between two steps.
+// Checkpoints of a run. All ranks write their files in parallel, and rank 0 completes the checkpoint. All ranks call
+// these functions in the same order, between two steps.
 #pragma once
 
 #include <chrono>
@@ -16,43 +16,41 @@
 
 namespace copus {
 
-// Checks that the ranks see the same folder if several of them will write into it. If `directory` does not exist yet,
-// it checks the nearest existing parent folder. Throws a UserError that names a rank which does not see rank 0's
-// folder.
+// Checks that ranks see the same folder, if several of them will write to it: `directory`, or its nearest existing
+// parent. Throws UserError that names a rank which does not see rank 0's folder.
 void check_folder_is_shared(const std::filesystem::path& directory, const CheckpointPlan& plan, World& world);
 
 class RunCheckpoints {
  public:
-  // `root`: the folder of checkpoints, as this rank sees it. `folder`: the same folder on rank 0, null elsewhere.
-  // `wait_seconds`: how long all ranks wait for a disk that completes no file. `gives_up`: called on rank 0 during a
-  // wait, returns whether to stop waiting; empty: never. `waits`: training waits until all files are on the disk, so
-  // that the number of messages does not depend on the disk. Keeps references to `folder` and `world`. The destructor
-  // does not wait for a disk.
+  // `root`: the folder of checkpoints as this rank sees it. `folder`: the same on rank 0, null elsewhere.
+  // `wait_seconds`: how long ranks wait for a disk that completes no file. `gives_up`: called on rank 0 during a wait,
+  // returns whether to stop waiting; empty: never. `waits`: training waits until all files are on disk, so that the
+  // number of messages does not depend on the disk. `folder` and `world` must outlive this object. The destructor does
+  // not wait for a disk.
   RunCheckpoints(std::filesystem::path root, CheckpointFolder* folder, World& world, double wait_seconds,
                  std::function<bool()> gives_up = {}, bool waits = false, const CheckpointLimits& limits = {});
 
-  // Writes a checkpoint of the trainer's state, after it has finished the previous one. Returns when the system has
-  // taken all data, which may not be on the disk yet. Writes nothing and returns false if the previous checkpoint was
-  // given up, or if somebody has deleted the folder: without the rest of the run directory, a checkpoint could not be
-  // found again.
+  // Finishes the previous checkpoint, then writes a checkpoint of the trainer's state. Returns when the operating
+  // system has all data, which may not be on disk yet. Writes nothing and returns false if the previous checkpoint was
+  // given up, or if the folder has been deleted: without the rest of the run directory nobody could find a checkpoint.
   bool write(Trainer& trainer, const std::string& run_config);
 
-  // Has rank 0 complete the checkpoint in the background if all ranks' files are on the disk by now. Throws UserError
-  // if the disk of a rank failed; then nothing of the checkpoint remains, and older ones are unchanged. If the folder
-  // has been deleted since the checkpoint was begun, the checkpoint is dropped without an error.
+  // Lets rank 0 complete the checkpoint in the background, if all ranks' files are on disk by now. Throws UserError if
+  // a rank's disk failed; then nothing of the checkpoint remains, and older ones are unchanged. If the folder has been
+  // deleted, drops the checkpoint without an error.
   void look();
 
-  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as look() does. Also throws
-  // UserError that names a rank whose disk has completed no file for `wait_seconds`.
+  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as look() does, and UserError that
+  // names a rank whose disk has completed no file for `wait_seconds`.
   bool finish();
 
-  // The longest time so far, in seconds, from the start of a checkpoint until it was on the disk.
+  // Returns the longest time so far, in seconds, from the start of a checkpoint until it was on disk.
   double longest_seconds() const { return longest_seconds_; }
 
  private:
-  enum class DiskState : int64_t { done, works, silent, given_up };  // the latest state of any rank counts for all
+  enum class DiskState : int64_t { done, works, silent, given_up };  // all ranks take the highest value of any rank
   struct DiskWatch {
-    int64_t files = 0;  // that were durable at `since`
+    int64_t files = 0;  // durable at `since`
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   };
 
@@ -71,10 +69,10 @@ class RunCheckpoints {
   std::function<bool()> gives_up_;
   bool waits_;
   CheckpointLimits limits_;
-  CheckpointTexts texts_;  // of the checkpoint being written, on rank 0
+  CheckpointTexts texts_;  // of the current checkpoint; on rank 0
   std::chrono::steady_clock::time_point begun_;
   double longest_seconds_ = 0;
-  std::unique_ptr<CheckpointPart> part_;  // of the checkpoint being written; null: none
+  std::unique_ptr<CheckpointPart> part_;  // of the current checkpoint; null: none
 };
 
 }  // namespace copus

@@ -1,4 +1,4 @@
-// Checkpoints that several ranks write together.
+// Tests checkpoints that several ranks write together.
 #include "copus/train/run/run_checkpoints.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@
 
 namespace {
 
-// While this is set the disk makes no tensors durable.
+// While set, the disk makes no tensors durable.
 std::atomic<bool> disk_is_held = false;
 std::atomic<int64_t> num_waiting_for_disk = 0;
 
@@ -73,7 +73,7 @@ class RunCheckpointsTest : public ::testing::Test {
     return with_changes(config, changes);
   }
 
-  // Runs `body` on every rank with the RunCheckpoints that a run has there.
+  // Runs `body` on each rank, with the RunCheckpoints of a run in this folder.
   void run(const std::vector<Change>& changes,
            const std::function<void(Trainer&, RunCheckpoints&, CheckpointFolder*, World&)>& body) const {
     train_on_every_rank(config(changes), [&](Trainer& trainer, World& world, const Dataset&) {
@@ -146,14 +146,14 @@ TEST_F(RunCheckpointsTest, TrainingGoesOnWhileADiskWrites) {
   EXPECT_NO_THROW(Checkpoint(root_ / "step-00000001"));
 }
 
-// Holds the disk for all ranks, from a moment at which none of them writes.
+// Blocks the disk for all ranks, starting when none of them writes.
 void hold_disk(World& world) {
   world.everyone().barrier();
   disk_is_held = true;
   world.everyone().barrier();
 }
 
-// Releases the disk, and returns when it has written everything.
+// Unblocks the disk, and returns when everything is written.
 void release_disk(World& world) {
   world.everyone().barrier();
   disk_is_held = false;
@@ -204,14 +204,14 @@ TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
     hold_disk(world);
     RunCheckpoints checkpoints(root_, folder, world, 0.2, {}, false, all_ranks_write);
     checkpoints.write(trainer, "");
-    // The limit may pass first for either rank.
+    // The timeout may end first on either rank.
     EXPECT_THAT(user_error([&] { checkpoints.finish(); }),
                 AllOf(HasSubstr(concat("checkpoint into ", root_.string(), ": rank ")),
                       ContainsRegex("rank [01]: the disk hangs, .* for 0.2 s \\(parallel.wait_limit\\)")));
     EXPECT_EQ(latest_checkpoint(root_), std::nullopt);
     release_disk(world);
   });
-  // The ranks' threads still rename files that have become durable.
+  // Ranks' threads still rename durable files.
   const auto is_partial = [](const auto& entry) {
     return entry.is_regular_file() && entry.path().extension() == partial_suffix;
   };
@@ -219,7 +219,7 @@ TEST_F(RunCheckpointsTest, ADiskThatHangsIsNamedWhereAllWaitForIt) {
   while (std::any_of(Entries(root_), Entries(), is_partial)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// A missing folder acts as a disk that fails.
+// A missing folder looks like a failing disk.
 TEST_F(RunCheckpointsTest, ADiskThatRefusesOneRankLeavesNothingAndIsToldOfThatRank) {
   run({ranks(2, 1, 2)}, [&](Trainer& trainer, RunCheckpoints& checkpoints, CheckpointFolder* folder, World& world) {
     trainer.step();
@@ -285,7 +285,7 @@ TEST_F(RunCheckpointsTest, AFolderThatIsNotSharedIsToldOfTheRank) {
     EXPECT_THAT(check(world.rank() == 2 ? there : here, plan),
                 AllOf(HasSubstr("rank 2: in "), HasSubstr(there.string()), HasSubstr("all machines share")));
     EXPECT_EQ(check(here, plan), "no UserError");
-    // No other rank needs to see a folder in which only rank 0 writes.
+    // Other ranks need not see a folder to which only rank 0 writes.
     EXPECT_EQ(check(world.rank() == 2 ? there : here, trainer.plan_checkpoint()), "no UserError");
   });
   EXPECT_THAT(list_directory(here), ElementsAre());

@@ -13,30 +13,30 @@ namespace copus {
 
 class RunControl {
  public:
-  // Keeps a reference to `adaptation`. `note` shows the user what is wrong with the folder of commands.
+  // `adaptation` must outlive this object. `note` tells the user about problems with the folder of commands.
   RunControl(const RunPlan& plan, Adaptation& adaptation, ControlFiles::Note note);
-  // Answers all pending requests that the run has ended.
+  // Answers all pending requests: the run has ended.
   ~RunControl();
   RunControl(const RunControl&) = delete;
   RunControl& operator=(const RunControl&) = delete;
 
   // Executes the commands that have arrived since the last call; call it between two steps. Returns the switch that the
-  // ranks must make, if any. `standing`: the run is paused at the moment.
+  // ranks must make, if any. `standing`: whether the run is paused.
   std::optional<SwitchIntent> look(int64_t step, bool standing);
-  // Answers the user who requested the switch, if one did. `text`: its outcome in words.
+  // Answers the user who requested the switch, if any. `text`: its outcome.
   void after_switch(const SwitchReport& report, const std::string& text);
 
-  // Call when ranks have joined or left, which drops a switch under way.
+  // Call when ranks have joined or left, which cancels a pending switch.
   void after_ranks_changed();
 
-  // Makes the folder of commands again if somebody has deleted it.
+  // Creates the folder of commands again if it has been deleted.
   void put_back_folder() { files_.make_folder(); }
 
-  // Whether the user has asked to pause the run.
+  // Returns whether the user has asked to pause the run.
   bool pause_wanted() const { return pause_wanted_; }
 
  private:
-  // Execute one command. They return its answer if it is known already, and set `intent` if the ranks must switch.
+  // Each executes one command. They return the answer if it is known already, and set `intent` if ranks must switch.
   std::optional<ControlReply> obey(const ControlFiles::Received& received, int64_t step, bool standing,
                                    std::optional<SwitchIntent>& intent);
   std::optional<ControlReply> force(const ControlFiles::Received& received, int64_t step, bool standing,
@@ -46,8 +46,8 @@ class RunControl {
   std::string policy_;
   Adaptation& adaptation_;
   ControlFiles files_;
-  std::vector<ControlFiles::Received> waiting_;  // commands that wait for the end of a switch under way
-  std::optional<std::string> forced_;            // the command whose answer is the outcome of the switch under way
+  std::vector<ControlFiles::Received> waiting_;  // commands that wait for a pending switch
+  std::optional<std::string> forced_;            // the command whose answer is the outcome of the pending switch
   bool pause_wanted_ = false;
 };
 

@@ -14,7 +14,7 @@ Dataset open_run_data(const RunConfig& config) {
 void resolve_documents(RunConfig& config, const Dataset& dataset) {
   config.data.mask_across_documents = dataset.masks_across_documents();
   if (!config.data.masks_across_documents() || config.data.document_length > 0) return;
-  constexpr double steps_a_token = 10;  // a tenth of a token is exact enough, and short to read
+  constexpr double steps_a_token = 10;  // a tenth of a token is precise enough, and short to read
   config.data.document_length = std::round(dataset.document_lengths().of_a_token * steps_a_token) / steps_a_token;
 }
 

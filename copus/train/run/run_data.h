@@ -9,15 +9,15 @@
 
 namespace copus {
 
-// Opens the data of a run. If the configuration does not say whether documents stay apart (data.mask_across_documents),
-// they do in data with several documents where masks_documents_by_default().
+// Opens the data of a run. If data.mask_across_documents is not set, documents are masked if the data have several
+// documents and masks_documents_by_default() is true.
 Dataset open_run_data(const RunConfig& config);
 
-// Sets data.mask_across_documents as the data have it, and with it measures data.document_length, unless the
-// configuration has them.
+// Sets data.mask_across_documents by the data and, if documents are masked, measures data.document_length, unless the
+// configuration sets them.
 void resolve_documents(RunConfig& config, const Dataset& dataset);
 
-// Says that the documents of the data attend to each other, and how to change that; empty if they do not.
+// Tells the user if documents attend to each other, and how to change that; empty if they do not.
 std::optional<std::string> note_on_documents(const RunConfig& config, const Dataset& dataset);
 
 }  // namespace copus

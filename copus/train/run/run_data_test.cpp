@@ -23,7 +23,7 @@ class RunData : public ::testing::Test {
     for (int document = 0; document < 200; ++document) file << "seven..|";
   }
 
-  // The configuration with what the data say.
+  // Returns the configuration as resolved by the data.
   RunConfig resolved() const {
     RunConfig result = config_;
     resolve_documents(result, open_run_data(config_));

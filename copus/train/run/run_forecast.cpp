@@ -39,19 +39,20 @@ namespace copus {
 namespace {
 
 // docs/decisions/train.md gives the evidence for these numbers.
-constexpr double certain_share = 0.9;                // part of the forecast that every run certainly needs
-constexpr double process_bytes = 100.0 * (1 << 20);  // memory of a rank's process in addition to the forecast
+constexpr double certain_share = 0.9;                // fraction of the forecast that every run needs
+constexpr double process_bytes = 100.0 * (1 << 20);  // of a rank's process, in addition to the forecast
 
-// Memory of the processes that train. On the modelled clock they hold config.model, whatever job they represent.
+// Returns the memory of the processes that train. On the modelled clock these processes train config.model, and not the
+// model of the predicted job.
 std::vector<MemoryParts> memory_by_pipeline_rank(const RunConfig& config, const Configuration& configuration) {
   MemoryModel model(config.model, config.train.sequence_length, executed_system_of(config));
   return model.predict_every_rank(executed_configuration(config, configuration));
 }
 
-// Sums over all ranks the part of each rank's memory that `bytes` selects.
+// Sums the part of each rank's memory that `bytes` selects over all ranks.
 template <typename Bytes>
 double sum_over_ranks(RunConfig config, const Configuration& configuration, const Bytes& bytes) {
-  if (config.execution.precision == Precision::automatic) {  // the run will choose; assume the smaller need
+  if (config.execution.precision == Precision::automatic) {  // not chosen yet: assumes the smaller need
     config.execution.precision = Precision::bf16;
     const double in_bf16 = sum_over_ranks(config, configuration, bytes);
     config.execution.precision = Precision::fp32;
@@ -93,8 +94,8 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
   return "no train.micro_batch fits; take shorter sequences (train.sequence_length) or a smaller model";
 }
 
-// Chooses the precision as the run will. If the device is a GPU whose abilities cannot be queried here, returns the
-// reason; an automatic precision then counts as bf16.
+// Resolves the precision as the run will. Returns the reason if the device is a GPU that cannot be queried here; an
+// automatic precision then counts as bf16.
 std::optional<std::string> resolve(ExecutionConfig& execution) {
   try {
     execution.precision = resolve_precision(execution.precision, find_device(execution.device));
@@ -106,13 +107,14 @@ std::optional<std::string> resolve(ExecutionConfig& execution) {
   }
 }
 
-// How much of attention's work documents leave, and how unevenly it falls on the data-parallel ranks.
+// Describes the fraction of attention's work that remains with documents masked, and how uneven it is over
+// data-parallel ranks.
 std::string describe_documents(const RunConfig& config, const Configuration& configuration,
                                const DocumentLengths& lengths) {
   const int64_t ranks = configuration.strategy.data_parallel;
   const auto sequence = static_cast<double>(config.train.sequence_length);
   const double attended = attended_length(training_system_of(config), config.train.sequence_length);
-  // Only the work that follows from the documents varies; reading whole blocks of keys adds to all sequences alike.
+  // Only work within documents varies; reading whole blocks of keys adds equally to all sequences.
   const double deviation = lengths.deviation * std::min(1.0, lengths.of_a_token / attended);
   const double busiest = busiest_share(deviation, ranks, configuration.global_batch / ranks);
   return concat("a token's document has ", format_number("%.0f", config.data.document_length),
@@ -123,7 +125,7 @@ std::string describe_documents(const RunConfig& config, const Configuration& con
                           : "");
 }
 
-// How evenly the ranks of a pipeline rank share Muon's matrices, on the pipeline rank where they do so worst.
+// Describes how evenly ranks share Muon's matrices, on the pipeline rank with the most uneven distribution.
 std::string describe_matrices(const RunConfig& config, const ParallelStrategy& strategy) {
   const std::vector<LayerRange> stages =
       balance_stages(config.model, config.train.sequence_length, strategy.num_stages());
@@ -141,13 +143,13 @@ void warn(const std::optional<std::string>& reason) {
   if (reason) std::cout << "warning    " << *reason << '\n' << std::flush;
 }
 
-// Progress of the run at the point where it begins or resumes.
+// Returns the run's progress where it begins or resumes.
 TrainingState state_at_start(const RunPlan& plan) {
   return plan.checkpoint ? parse_training_state(plan.checkpoint->training_state(), "training_state.json")
                          : TrainingState();
 }
 
-// Seconds until the run ends by tokens or by time, whichever comes first.
+// Returns the seconds until tokens or time, whichever is first, end the run.
 double seconds_to_end(const RunPlan& plan, double step_seconds) {
   const TrainConfig& train = plan.config.train;
   const TrainingState done = state_at_start(plan);
@@ -160,11 +162,10 @@ double seconds_to_end(const RunPlan& plan, double step_seconds) {
   return std::max(0.0, seconds);
 }
 
-// Reports the time that adapting may save and cost, if the next step is expected to take `step` and `seconds_left`
-// seconds remain.
+// Reports the time that adaptation may save and cost, if the next step takes `step` and `seconds_left` seconds remain.
 void tell_adapting(const RunPlan& plan, const Knowledge& known, const Corrected& step, double seconds_left) {
   RunConfig config = plan.config;
-  config.adapt.policy = PolicyKind::copus;  // the question is about this policy, whatever policy the run has
+  config.adapt.policy = PolicyKind::copus;  // forecasts this policy, whatever the run has
   const std::unique_ptr<JobModel> job = job_model_of(config);
   const Candidate current{plan.start, step.seconds, step.relative_deviation, 0, false, job->predict_step(plan.start)};
   const PerformanceTable table = job->table(known, plan.start.strategy.world_size());
@@ -219,9 +220,9 @@ std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores) {
 
 void check_machine(const RunPlan& plan) {
   const RunConfig& config = plan.config;
-  if (config.execution.device != "cpu") return;  // GPUs report a lack of memory themselves, and need no core
+  if (config.execution.device != "cpu") return;  // GPUs report lack of memory themselves, and need no core
   warn(why_ranks_take_turns(num_training_ranks(config), usable_cores()));
-  // A run that adapts chooses its layout later, within the memory in its cluster's description.
+  // A run that adapts chooses its layout later, within the memory of its cluster's description.
   if (config.adapt.policy != PolicyKind::none) return;
   warn(check_memory(config, plan.start, static_cast<double>(available_memory_bytes())));
 }

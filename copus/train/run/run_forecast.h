@@ -1,4 +1,4 @@
-// Forecasts before a run begins what it will need: memory and cores, compared with this machine, and time.
+// Forecasts what a run will need, before it begins: memory and cores, compared with this machine, and time.
 #pragma once
 
 #include <optional>
@@ -9,15 +9,15 @@
 
 namespace copus {
 
-// Returns a warning if `left` bytes of memory may be too few for all ranks, which train on this machine's processor.
-// Throws UserError, with alternatives that would fit, if they are certainly too few.
+// Returns a warning if `left` bytes of memory may not suffice for all ranks, which train on this machine's CPU. Throws
+// UserError, with alternatives that would fit, if they certainly do not.
 std::optional<std::string> check_memory(const RunConfig& config, const Configuration& configuration, double left);
 
-// Warns if ranks must take turns on the cores; empty if each of `ranks` has a core.
+// Returns a warning if `ranks` ranks share fewer cores; empty if each has one.
 std::optional<std::string> why_ranks_take_turns(int64_t ranks, int64_t cores);
 
-// Checks memory and cores for a run whose ranks are all on this machine, and reports what to expect. Throws UserError
-// if memory is too short.
+// Checks memory and cores for a run with all ranks on this machine, and prints what to expect. Throws UserError if
+// memory does not suffice.
 void check_machine(const RunPlan& plan);
 
 // Prints the report of `copus train --dry-run`: model, data, memory of each pipeline rank, speed, time to the end.

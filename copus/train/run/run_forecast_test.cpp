@@ -14,12 +14,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Bytes that the memory model predicts for both data-parallel ranks.
+// Returns the bytes that the memory model predicts for both data-parallel ranks together.
 double predicted(const RunConfig& config) {
   return 2 * memory_model_of(config).predict(configuration_of(config)).parts.total();
 }
 
-// The message with which a run is refused; empty if it is not.
+// Returns the message with which a run is refused; empty if it is accepted.
 std::string refusal(const RunConfig& config, double left) {
   try {
     check_memory(config, configuration_of(config), left);

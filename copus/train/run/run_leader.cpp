@@ -106,7 +106,7 @@ void RunLeader::go_on_adapting(Trainer& trainer) const {
   announce(adaptation_->controller().under_way(), trainer);
 }
 
-// Announces the factor that a policy has set.
+// Announces the learning-rate factor that a policy has set.
 void RunLeader::announce_rate(Trainer& trainer) const {
   const Controller& controller = adaptation_->controller();
   if (controller.has_policy() && !plan_.config.adapt.advise) trainer.announce_rate_factor(controller.rate_factor());
@@ -138,7 +138,7 @@ std::optional<std::string> RunLeader::conclusion() const {
   return step_times != nullptr ? step_times->conclusion() : std::nullopt;
 }
 
-// The predictions to report to the user. Null with a policy, since they are for a single configuration.
+// Returns the predictions to report to the user; null with a policy, because they are for one configuration.
 const StepTimeLearner* RunLeader::told_step_times() const {
   const Controller& controller = adaptation_->controller();
   return !controller.has_policy() && controller.step_times() ? &*controller.step_times() : nullptr;

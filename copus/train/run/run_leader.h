@@ -1,5 +1,5 @@
-// Rank 0's own part of a run: it decides, takes the user's commands, and writes the run directory. If rank 0 fails and
-// another rank becomes the first one, that rank takes over from the run's files.
+// Rank 0's tasks in a run: it decides, takes the user's commands, and writes the run directory. If rank 0 fails, the
+// new first rank takes over from the run's files.
 #pragma once
 
 #include <memory>
@@ -20,58 +20,58 @@ namespace copus {
 
 class RunLeader {
  public:
-  // Looks up what is known about step times, and makes the controller that continues from this state. Writes nothing
-  // until begin(). Throws UserError as knowledge_of_run and start_controller do.
+  // Loads knowledge about step times, and makes the controller that continues from this state. Writes nothing until
+  // begin(). Throws UserError as knowledge_of_run and start_controller do.
   RunLeader(const RunPlan& plan, const TrainingState& state);
   RunLeader(const RunLeader&) = delete;
   RunLeader& operator=(const RunLeader&) = delete;
 
-  // Opens the run directory. `can_judge_speed`: the computing time of ranks, which the trainer gathers, shows which
-  // ranks are slow.
+  // Opens the run directory. `can_judge_speed`: whether computing times, which the trainer gathers, show which ranks
+  // are slow.
   void begin(bool can_judge_speed);
-  // Shows the user the beginning of the run.
+  // Prints the beginning of the run.
   void introduce(const Dataset& dataset, const World& world);
 
   bool has_begun() const { return output_.has_value(); }
   RunOutput& output() { return *output_; }
   RunControl& control() { return *control_; }
 
-  // Logs a step of the trainer, decides, and announces to the trainer what the ranks must do.
+  // Logs a step of the trainer, decides, and announces to the trainer what ranks must do.
   void add(StepRecord record, Trainer& trainer);
   // look() executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
   void look(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
-  // Whether to write a checkpoint as soon as all ranks can: the run directory was made again, without the earlier ones,
-  // or a checkpoint was given up.
+  // Returns whether to write a checkpoint as soon as all ranks can: the run directory was made again without the
+  // earlier ones, or a checkpoint was given up.
   bool wants_checkpoint() { return wants_checkpoint_ && output_->checkpoints().is_in_place(); }
   void ask_for_checkpoint() { wants_checkpoint_ = true; }
-  // Call when a checkpoint has been begun.
+  // Call when a checkpoint has been started.
   void has_begun_checkpoint() { wants_checkpoint_ = false; }
   void add(const SwitchReport& report, const Trainer& trainer);
-  // The calibration by branches that is due after the latest step.
+  // Returns the calibration by branches that is due after the latest step, if any.
   std::optional<CalibrationRequest> calibration_due() const { return adaptation_->controller().calibration_due(); }
   // Forecasts how long its branches take, on the run's clock.
   double seconds_of(const CalibrationRequest& request) const;
-  // Tells the user that training stands still for branches after this step, and for about how long.
+  // Tells the user that branches pause training after this step, and for about how long.
   void begin_calibration(const CalibrationRequest& request, int64_t step);
   void add(const RunCalibration& calibration) { adaptation_->after_calibration(calibration); }
   const std::vector<MeasuredCriticalBatch>& critical_batches() const {
     return adaptation_->controller().calibrations().critical_batches();
   }
-  // Checks the steps whose seconds have arrived on rank 0 since the last call.
+  // Reports stragglers in the steps whose times have arrived on rank 0 since the last call.
   void note_stragglers(Trainer& trainer);
-  // Announces what was decided before the run was interrupted and what no step has passed to the other ranks yet.
+  // Announces decisions from before an interruption that no step has passed on to the other ranks.
   void go_on_adapting(Trainer& trainer) const;
-  // Continues with other ranks; a switch under way is dropped.
+  // Continues with other ranks; cancels a pending switch.
   void add(const RanksChanged& change, Trainer& trainer);
 
-  // Returns when the logs that a resumed run reads are durable on disk, with everything added so far.
+  // Returns once everything in the logs that a resumed run reads is durable on disk.
   void sync_logs();
 
   Knowledge knowledge() const;
-  // The profile of step times that the run has learned; empty if there is no prediction of step times.
+  // Returns the profile of step times that the run has learned; empty without predictions of step times.
   std::optional<PerformanceProfile> profile() const;
-  // How good the predictions of step times were, in words.
+  // Describes how good predictions of step times were.
   std::optional<std::string> conclusion() const;
 
  private:
@@ -80,10 +80,10 @@ class RunLeader {
   const StepTimeLearner* told_step_times() const;
 
   const RunPlan& plan_;
-  int64_t written_step_;                    // the latest step whose record is written and was decided on
-  std::optional<StepTimeKnowledge> known_;  // empty: there is no prediction of step times
+  int64_t written_step_;                    // latest step that was logged and decided on
+  std::optional<StepTimeKnowledge> known_;  // empty: no predictions of step times
   std::optional<ControllerStart> start_;    // until the run begins
-  std::optional<RunOutput> output_;         // first of these, since it locks the run directory against other processes
+  std::optional<RunOutput> output_;         // first of these: locks the run directory against other processes
   std::optional<Adaptation> adaptation_;
   std::optional<RunControl> control_;
   std::optional<StragglerNotes> stragglers_;

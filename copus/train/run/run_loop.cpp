@@ -25,24 +25,24 @@ namespace copus {
 
 namespace {
 
-// Assumed speed of a slow disk. It decides how long before the wall-clock limit the checkpoint is begun.
+// Assumed speed of a slow disk, which decides how long before the wall-clock limit the last checkpoint starts.
 constexpr double assumed_bytes_per_second = 50e6;
 
-// Ranks that join or leave wait at most this long for a checkpoint in progress. A scheduler that takes a machine back
-// gives half a minute or more.
+// How long ranks that join or leave wait for a checkpoint in progress. A scheduler that takes a machine back gives half
+// a minute or more.
 constexpr std::chrono::seconds longest_wait_for_disk(10);
 
-// Interval at which rank 0 checks for commands while the run is paused and the other ranks wait for it.
+// Interval at which rank 0 looks for commands while the run is paused.
 constexpr std::chrono::milliseconds between_looks(50);
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-// Tells the user which checkpoint of a run that failed to write is safe.
+// Tells the user which checkpoint is safe after a write has failed.
 std::string what_is_safe(const RunPlan& plan) {
   UsableCheckpoint newest;
   try {
     newest = open_newest_usable(checkpoints_path(plan));
-  } catch (const std::exception&) {  // the message is about the write
+  } catch (const std::exception&) {  // the failed write is what the user must know
     return "";
   }
   if (newest.checkpoint) {
@@ -52,7 +52,7 @@ std::string what_is_safe(const RunPlan& plan) {
   return newest.damage.empty() ? ". The run has written no checkpoint; --resume begins it again" : "";
 }
 
-// Assumed seconds to write weights and the optimizer's slots in fp32.
+// Returns assumed seconds to write weights and optimizer slots in fp32.
 double checkpoint_seconds(const RunConfig& config) {
   const int64_t bytes_of_parameter = size_of(DType::f32) + slot_bytes(config.optimizer.kind);
   return static_cast<double>(bytes_of_parameter * count_parameters(config.model)) / assumed_bytes_per_second;
@@ -82,7 +82,7 @@ std::optional<RunEnd> RunLoop::until_end(PassedBoundary& passed) {
   }
 }
 
-// Completes the checkpoint that was begun before the run diverged, since the user resumes from it.
+// Completes the checkpoint that was started before the run diverged, because the user resumes from it.
 void RunLoop::complete_checkpoint_before(const UserError& divergence) {
   try {
     checkpoints_->finish();
@@ -130,7 +130,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   return finish(passed);
 }
 
-// Does everything that is due after a step, or the rest of it if the ranks were interrupted there.
+// Does all work that is due after a step, or the remaining work if ranks were interrupted there.
 void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   held_out_loss_.reset();
   const bool calibrates = trainer_.stop_reason() == StopReason::calibrate && !trainer_.finished();
@@ -151,16 +151,16 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   note_change(passed);
   note_lost_calibration(passed);
   if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
-  // Before a checkpoint of this step, which holds the time that the branches took.
+  // Comes before this step's checkpoint, which contains the time that branches took.
   if (is_new && calibrates) calibrate(passed);
-  // Ranks that join or leave do not wait for a checkpoint that is due now. It is written right after they have.
+  // Ranks that join or leave do not wait for a checkpoint that is due now; it is written right afterwards.
   const bool regroups = trainer_.stop_reason() == StopReason::regroup || stopped_while_paused_ == StopReason::regroup;
   const bool goes_on = end_reason() == StopReason::none && !regroups;
   if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
 StepRecord RunLoop::step(const PassedBoundary& passed) {
-  const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step warms up
+  const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step is a warm-up
   if (trace) trainer_.trace_next_step();
   const double begin = monotonic_seconds();
   StepRecord record = trainer_.step([&] { return reason_to_halt(passed); });
@@ -184,7 +184,7 @@ void RunLoop::note_change(PassedBoundary& passed) {
   if (change && leader_) leader_->add(*change, trainer_);
 }
 
-// Makes the switch that is due.
+// Makes a switch that is due.
 void RunLoop::make_switch(PassedBoundary& passed) {
   const std::optional<SwitchReport> report = trainer_.switch_if_due();
   if (!report) return;
@@ -194,18 +194,18 @@ void RunLoop::make_switch(PassedBoundary& passed) {
   leader_->add(*report, trainer_);
 }
 
-// Waits until the shards of the next step are on all machines. Returns false if there was a reason to stop or to
-// regroup. The wait lies between steps, so it is in no step's time, and the ranks exchange messages all the while, so
-// that no deadline but the shards' own ends it.
+// Waits until the next step's shards are on all machines. Returns false if there is a reason to stop or regroup. The
+// wait is between steps, so it adds to no step's time. Ranks keep exchanging messages, so that only the shards' own
+// timeout can end the wait.
 bool RunLoop::await_shards(PassedBoundary& passed) {
   if (!plan_.config.data.shuffle_shards) return true;
   list_shards();
   const int64_t step = trainer_.state().step;
   std::optional<double> waits_since;
   double progress_at = monotonic_seconds();
-  std::optional<int64_t> missing_before;  // bytes, of all ranks together
+  std::optional<int64_t> missing_before;  // bytes on all ranks
   while (true) {
-    // Waiting does not help against a shard that is too long, so all ranks fail at once.
+    // A shard that is too long stays too long, so all ranks fail at once.
     std::optional<Obstacle> mine;
     bool is_wrong = false;
     try {
@@ -216,7 +216,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
     }
     const std::optional<Obstacle> gap = agree_on_obstacle(mine, 0, world_.everyone());
     if (!gap) break;
-    // A rank that found a wrong shard names it, even if another rank lacks a shard.
+    // A rank with a wrong shard reports it, even if another rank lacks a shard.
     const std::optional<Obstacle> wrong = agree_on_obstacle(is_wrong ? mine : std::nullopt, 0, world_.everyone());
     const std::string what = world_.size() == 1 ? mine->reason : wrong ? wrong->reason : gap->reason;
     if (!waits_since) {
@@ -224,11 +224,11 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
       world_.health().set_place(concat("waits for a shard after step ", step));
       if (leader_) leader_->output().note(concat("step ", step, ": waits for the data: ", what));
     }
-    // Whether rank 0 gives up, and the bytes that are missing on all ranks.
+    // Whether rank 0 gives up, and the bytes missing on all ranks.
     const bool is_late = leader_ && monotonic_seconds() - progress_at > plan_.config.data.shard_timeout;
     std::array<int64_t, 2> sums = {is_late ? 1 : 0, trainer_.missing_shard_bytes()};
     world_.everyone().all_reduce(sums.data(), std::ssize(sums), DataType::int64);
-    // Bytes that arrive restart the timeout. A shard that vanishes does not, but its bytes count when they return.
+    // Arriving bytes restart the timeout. A vanishing shard does not, but its bytes do when they return.
     if (!missing_before || sums[1] < *missing_before) progress_at = monotonic_seconds();
     missing_before = sums[1];
     if (sums[0] > 0 || wrong) {
@@ -273,8 +273,8 @@ void RunLoop::list_shards() {
       dataset_.shards_from(trainer_.state().data_position(), std::max(least_listed, 2 * needed)), needed);
 }
 
-// Pauses the run until the user continues or stops it. All ranks wait for messages from rank 0, which are frequent
-// enough for every deadline.
+// Pauses the run until the user continues or stops it. Rank 0 sends messages often enough that no wait of another rank
+// times out.
 void RunLoop::stand_still(PassedBoundary& passed) {
   const int64_t step = trainer_.state().step;
   world_.health().set_place(concat("paused after step ", step));
@@ -291,13 +291,13 @@ void RunLoop::stand_still(PassedBoundary& passed) {
     if (!has_news) passed.checkpointed_at = std::chrono::steady_clock::now();
     reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
   }
-  if (reason == StopReason::calibrate) reason = StopReason::none;  // becomes due again after the next step
+  if (reason == StopReason::calibrate) reason = StopReason::none;  // due again after the next step
   stopped_while_paused_ = reason;
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Measures the critical batch by branches of the run, if that is still due after this step. A calibration that does not
-// reach its end counts too: otherwise a run that is interrupted often would begin it for ever.
+// Measures the critical batch by branches, if that is still due after this step. A calibration counts as done even if
+// it does not finish, because otherwise a run that is often interrupted would repeat it for ever.
 void RunLoop::calibrate(PassedBoundary& passed) {
   std::array<int64_t, 2> words = {};
   if (leader_) {
@@ -329,14 +329,14 @@ void RunLoop::calibrate(PassedBoundary& passed) {
   share_critical_batches();
 }
 
-// Logs a calibration that a lost rank has ended. Ranks that were spare meanwhile may remember an older one.
+// Logs a calibration that ended because a rank was lost. Ranks that were spares then may remember an older calibration.
 void RunLoop::note_lost_calibration(PassedBoundary& passed) {
   const std::optional<RunCalibration> calibration = std::exchange(passed.calibration, std::nullopt);
   if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->add(*calibration);
 }
 
-// Whether a calibration is due and its branches end before the time limit. The clocks that a run can imagine do not
-// tell how long branches take.
+// Returns whether a calibration is due whose branches end before the time limit. Clocks that are not real do not show
+// how long branches take.
 bool RunLoop::is_calibration_due() const {
   // Branches read far ahead, where shards may still be missing.
   if (!is_sound() || dataset_.held_out_samples() == 0 || plan_.config.data.shuffle_shards) return false;
@@ -346,7 +346,7 @@ bool RunLoop::is_calibration_due() const {
   return stop_.has_time_for(margin * leader_->seconds_of(*request));
 }
 
-// Tells all ranks by which critical batches the run's records state their own.
+// Sends the measured critical batches to all ranks, which use them in step records.
 void RunLoop::share_critical_batches() {
   if (!RunCalibrations(plan_.config).are_allowed()) return;
   std::vector<double> values;
@@ -367,8 +367,8 @@ void RunLoop::share_critical_batches() {
   trainer_.learn(critical_batches);
 }
 
-// Reason to stop, which reserves time for the checkpoint and for a next step that may be longer than any before. If
-// ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
+// Returns the reason to stop, reserving time for the checkpoint and for a next step longer than any before. If ranks
+// may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
 StopReason RunLoop::reason_to_stop(double longest_step) const {
   const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
   const StopReason reason = stop_.reason(to_write + 2 * std::max(longest_step_, longest_step) + seconds_to_draw());
@@ -377,22 +377,24 @@ StopReason RunLoop::reason_to_stop(double longest_step) const {
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
 }
 
-// Expected time to draw the run's page at its end. A page reads a bounded part of a long log: 1 s in the one run that
-// was measured, whose process took 0.35 s to start.
+// Returns the expected time to draw the run's page at its end. A page reads a bounded part of a long log: 1 s in the
+// only run that was measured, whose process took 0.35 s to start.
 double RunLoop::seconds_to_draw() const {
   constexpr double starts = 3;
   return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
 }
 
-// Rank 0 decides by its clock, and the others learn it like every reason to halt. If messages move the run's clock,
-// their number must not depend on the machine's clock, so there are no checkpoints by time.
+// Returns whether a checkpoint is overdue by rank 0's clock; other ranks learn this like any reason to halt. If
+// messages move the run's clock, there are no checkpoints by time, because the number of messages must not depend on
+// the machine's clock.
 bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
   const int64_t interval = plan_.config.checkpoint.interval_seconds;
   if (interval == 0 || plan_.config.cluster.clock == ClockKind::virtual_time) return false;
   return std::chrono::steady_clock::now() - passed.checkpointed_at >= std::chrono::seconds(interval);
 }
 
-// reason_to_stop(), or a reason to leave the step loop for a moment: ranks join or leave, a checkpoint, a pause.
+// Returns reason_to_stop(), or a reason to leave the step loop for a moment: ranks that join or leave, a checkpoint, a
+// pause.
 StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;
@@ -412,7 +414,7 @@ bool RunLoop::gives_up_checkpoint() {
   return now - *regroup_wanted_since_ >= longest_wait_for_disk;
 }
 
-// Drops the checkpoint that was given up; another one is written after the next step.
+// Drops the checkpoint that was given up. The next step writes another one.
 void RunLoop::note_given_up(PassedBoundary& passed) {
   passed.last_checkpoint.reset();
   if (!leader_) return;
@@ -422,7 +424,7 @@ void RunLoop::note_given_up(PassedBoundary& passed) {
              "ranks come or go, and the disk has not taken it within ", longest_wait_for_disk.count(), " s"));
 }
 
-// The reason why the run ends, if it does. All ranks know it.
+// Returns the reason why the run ends, if any; the same on all ranks.
 StopReason RunLoop::end_reason() const {
   const bool was_paused = stopped_while_paused_ != StopReason::none;
   const StopReason reason = was_paused ? stopped_while_paused_ : trainer_.stop_reason();
@@ -431,8 +433,8 @@ StopReason RunLoop::end_reason() const {
   return goes_on ? StopReason::none : reason;
 }
 
-// A process that has made no step evaluates whatever its time limit is. Otherwise a run that owes an evaluation, and
-// whose limit is shorter than its start, would never end, however often it is started again.
+// A process without any step evaluates regardless of its time limit. Otherwise a run that owes an evaluation, with a
+// limit shorter than its start-up, would never end, however often it is started again.
 std::optional<HeldOutLoss> RunLoop::evaluate() {
   return trainer_.evaluate([this] {
     const StopReason reason = reason_to_stop();
@@ -440,10 +442,11 @@ std::optional<HeldOutLoss> RunLoop::evaluate() {
   });
 }
 
-// A skipped step may have met damaged weights. A checkpoint of them would replace the last sound one.
+// Returns whether weights are sound. A skipped step may mean damaged weights, and a checkpoint of them would replace
+// the last sound one.
 bool RunLoop::is_sound() const { return trainer_.state().skipped_in_a_row == 0; }
 
-// Makes up for an evaluation that was cut short by a signal before the run was resumed.
+// Makes up for an evaluation that a signal cut short before the run was resumed.
 void RunLoop::evaluate_what_is_owed() {
   int64_t owes = leader_ && leader_->output().owes_evaluation(trainer_.finished());
   world_.everyone().broadcast(&owes, 1, DataType::int64, 0);
@@ -456,7 +459,7 @@ void RunLoop::checkpoint(PassedBoundary& passed) {
   passed.checkpointed_at = std::chrono::steady_clock::now();
   if (passed.last_checkpoint == trainer_.state().step) return;
   if (!checkpoints_->finish()) return note_given_up(passed);
-  if (leader_) leader_->sync_logs();  // first, so that no checkpoint is visible whose steps are missing from the logs
+  if (leader_) leader_->sync_logs();  // first, so that the logs have all steps of any visible checkpoint
   if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
   if (leader_) {
     leader_->has_begun_checkpoint();
@@ -476,13 +479,13 @@ void RunLoop::checkpoint_by_time(PassedBoundary& passed) {
                                 format_duration(stood_still.count())));
 }
 
-// Writes a checkpoint even if this step has one, which may be lost.
+// Writes a checkpoint even if there is one of this step, which may be lost.
 void RunLoop::checkpoint_again(PassedBoundary& passed) {
   passed.last_checkpoint.reset();
   checkpoint(passed);
 }
 
-// Completes the run's final checkpoint, or writes it again if somebody has deleted the run directory meanwhile.
+// Completes the final checkpoint, or writes it again if the run directory has been deleted meanwhile.
 void RunLoop::keep_last_checkpoint(PassedBoundary& passed) {
   const auto is_lost = [this] {
     checkpoints_->finish();
@@ -528,7 +531,7 @@ RunEnd RunLoop::finish(PassedBoundary& passed) {
       output.say_how_to_go_on(trainer_, reason);
     }
   }
-  world_.everyone().barrier();  // waits for rank 0, which may fail to write
+  world_.everyone().barrier();  // waits for rank 0, whose writes may fail
   if (done) return RunEnd::done;
   return reason == StopReason::interrupt ? RunEnd::interrupted : RunEnd::requeue;
 }

@@ -1,5 +1,5 @@
 // The loop of a run on one rank: steps, evaluation, switches, pauses, checkpoints, the end. All ranks do the same work
-// in the same order; rank 0 also does its own part (run_leader.h).
+// in the same order; rank 0 has additional tasks (run_leader.h).
 #pragma once
 
 #include <chrono>
@@ -18,27 +18,27 @@
 
 namespace copus {
 
-// The progress of a run apart from its training state. The remaining ranks continue from it when others have failed.
+// The progress of a run besides its training state. After failures the remaining ranks continue from it.
 struct PassedBoundary {
   std::optional<StepRecord> record = {};           // of the latest step; empty before the first one
-  int64_t written = 0;                             // the latest step that was logged and decided on
+  int64_t written = 0;                             // latest step that was logged and decided on
   std::optional<SwitchReport> last_switch = {};    // made after the latest step
-  std::optional<RanksChanged> change = {};         // of the ranks, after the latest step, not yet logged by rank 0
-  std::optional<RunCalibration> calibration = {};  // that has begun after the latest step, not yet logged by rank 0
+  std::optional<RanksChanged> change = {};         // after the latest step, and not yet logged by rank 0
+  std::optional<RunCalibration> calibration = {};  // begun after the latest step, and not yet logged by rank 0
   std::optional<int64_t> last_checkpoint = {};     // step of the latest checkpoint
-  bool may_owe_evaluation = false;                 // just resumed from a checkpoint; the same on all ranks
-  // When the latest checkpoint was begun; without one, when the run was begun.
+  bool may_owe_evaluation = false;                 // whether just resumed from a checkpoint; the same on all ranks
+  // Start of the latest checkpoint; without one, start of the run.
   std::chrono::steady_clock::time_point checkpointed_at = std::chrono::steady_clock::now();
 };
 
 class RunLoop {
  public:
-  // `leader`: null on all ranks except rank 0. `membership`: null if ranks neither join nor leave.
+  // `leader`: null on all ranks but 0. `membership`: null if ranks neither join nor leave.
   RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
           RunLeader* leader, Membership* membership);
 
-  // Trains until the run is complete or is stopped. Returns nothing if it ends earlier because ranks join or leave.
-  // Updates `passed` on the way, and begins with the work that `passed` still owes after the latest step.
+  // Trains until the run is complete or stopped. Returns nothing if it ends earlier because ranks join or leave. First
+  // completes the work after the latest step that `passed` lists; then keeps `passed` up to date.
   std::optional<RunEnd> until_end(PassedBoundary& passed);
 
  private:
@@ -82,9 +82,9 @@ class RunLoop {
   Membership* const membership_;
   std::optional<HeldOutLoss> held_out_loss_;            // of the weights after the latest step
   StopReason stopped_while_paused_ = StopReason::none;  // or while branches trained
-  bool has_advanced_ = false;                           // progress has been reported to the launcher
-  double longest_step_ = 0;                             // seconds on the real clock
-  int64_t steps_ = 0, traced_ = 0;                      // counts of this process only
+  bool has_advanced_ = false;                           // whether progress has been reported to the launcher
+  double longest_step_ = 0;                             // in s, on the real clock
+  int64_t steps_ = 0, traced_ = 0;                      // of this process only
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<std::chrono::steady_clock::time_point> regroup_wanted_since_;  // on rank 0
   bool diverged_ = false;

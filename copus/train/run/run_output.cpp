@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Seconds for which a rank that takes over the directory waits for the previous rank 0 to end.
+// Seconds for which a new rank 0 waits for the previous one to release the directory.
 constexpr double longest_wait_for_lock = 30;
 
 double now_since_epoch() {
@@ -35,8 +35,8 @@ double now_since_epoch() {
 
 bool adapts(const RunConfig& config) { return config.adapt.policy != PolicyKind::none; }
 
-// Returns the number of steps of a run that keeps this step's batch. 0 if unknown: time limits the run, or a policy may
-// change the batch.
+// Returns the number of steps of a run that keeps this step's batch; 0 if unknown, because time limits the run or a
+// policy may change the batch.
 int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   const int64_t limit = limit_in_tokens(config.train);
   if (adapts(config) || limit == 0) return 0;
@@ -45,12 +45,12 @@ int64_t known_steps(const RunConfig& config, const StepRecord& record) {
   return record.step + left / tokens_per_step + (left % tokens_per_step > 0 ? 1 : 0);
 }
 
-// The configuration of the run when it wrote the checkpoint.
+// Returns the run's configuration when it wrote the checkpoint.
 RunConfig config_of(const Checkpoint& checkpoint) {
   return parse_run_config(checkpoint.run_config(), (checkpoint.directory() / "config.toml").string());
 }
 
-// Creates the run directory. Once it has a config.toml it is a run and can be resumed.
+// Creates the run directory. With its config.toml it is a run that can be resumed.
 fs::path begin_run_directory(const RunPlan& plan) {
   if (plan.resume) return plan.directory;
   create_directories_durably(plan.directory);
@@ -76,8 +76,8 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
   tell_of_missing_lines();
 }
 
-// Returns `resumed_after`; called before the log is cut. It checks independently of its callers that no checkpoint of a
-// later step is overwritten, and that no step trained since the run was planned is cut from the log. Throws UserError.
+// Returns `resumed_after`, after checking that no later checkpoint will be overwritten, and that no step logged since
+// the run was planned will be cut from the log. Does not rely on checks by callers. Throws UserError.
 std::optional<int64_t> RunOutput::first_unless_more_is_there(std::optional<int64_t> resumed_after) const {
   const int64_t step = resumed_after.value_or(0);
   if (!plan_.state_is_in_memory) checkpoints_.check_none_is_later_than(step);
@@ -95,11 +95,11 @@ bool RunOutput::keep_directory(bool has_more, const std::function<void()>& put_b
   try {
     check_directory_is_ours();
     create_directories_durably(directory_);
-    checkpoints_.put_back();  // first, since its lock keeps other processes out
+    checkpoints_.put_back();  // first, because its lock keeps other processes out
     const fs::path config = directory_ / "config.toml";
     if (!fs::exists(config)) write_file_durably(config, to_toml(config_));
     put_back_more();
-    log_.put_back();  // last, since the directory counts as complete once the log exists
+    log_.put_back();  // last: with the log the directory counts as complete
   } catch (const std::runtime_error& error) {
     if (!std::exchange(has_told_of_loss_, true)) {
       note(concat("the run directory ", directory_.string(), " is gone and cannot be made again: ", error.what(),
@@ -118,7 +118,7 @@ bool RunOutput::keep_directory(bool has_more, const std::function<void()>& put_b
   return true;
 }
 
-// Throws UserError if another run is in the directory now.
+// Throws UserError if the directory is now another run's.
 void RunOutput::check_directory_is_ours() const {
   if (log_.is_in_place() || checkpoints_.is_in_place()) return;
   const fs::path config = directory_ / "config.toml";
@@ -198,7 +198,7 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
                 config_.checkpoint.keep_last));
   }
   note(concat("run        ", directory_.string()));
-  // On file systems with locks, this process holds a lock on the log.
+  // On file systems with locks, this process locks the log.
   if (log_.is_in_place() && !is_file_locked(directory_ / "run.jsonl")) {
     note(
         "warning    this file system has no file locks: nothing keeps a second job out of the run directory; start one "
@@ -213,20 +213,20 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
   if (plan_.checkpoint) note_new_data(dataset);
 }
 
-// The state that the run resumes from. Requires plan_.checkpoint.
+// Returns the state from which the run resumes. Requires plan_.checkpoint.
 TrainingState RunOutput::resumed_state() const {
   return parse_training_state(plan_.checkpoint->training_state(),
                               (plan_.checkpoint->directory() / "training_state.json").string());
 }
 
-// Number of samples of earlier data that the run consumed before the current data (--new-data).
+// Returns the number of samples that the run consumed from earlier data (--new-data).
 int64_t RunOutput::samples_before(const Dataset& dataset) const {
   if (!plan_.checkpoint) return 0;
   const TrainingState then = resumed_state();
   return then.data_fingerprint == dataset.fingerprint() ? then.data_begin : then.consumed_samples;
 }
 
-// Reports what changes with the data: the order of training, and what losses are measured on.
+// Reports what changes with the data: the order of training, and the data behind losses.
 void RunOutput::note_new_data(const Dataset& dataset) {
   const TrainingState then = resumed_state();
   if (then.data_fingerprint != dataset.fingerprint()) {
@@ -238,8 +238,7 @@ void RunOutput::note_new_data(const Dataset& dataset) {
   }
 }
 
-// Training does not depend on the log, so a run whose log has lost lines continues. The user must know that the log is
-// incomplete.
+// Reports missing lines of the log. Training does not depend on the log, so the run continues.
 void RunOutput::tell_of_missing_lines() {
   if (log_.missing().empty()) return;
   note(
@@ -381,10 +380,11 @@ void RunOutput::add_to_tensorboard(const StepRecord& record) {
   add_known("noise_scale/critical_batch", record.critical_batch);
   add_known("noise_scale/sign", record.sign_noise_scale);
   add_known("noise_scale/spectral", record.spectral_noise_scale);
+  add_known("noise_scale/preconditioned", record.preconditioned_noise_scale);
   add_known("train/statistical_efficiency", record.statistical_efficiency);
   add_known("train/goodput", record.goodput);
   if (record.held_out_loss) add_held_out_losses(record.step, {*record.held_out_loss, record.held_out_losses});
-  tensorboard_->flush();  // so that the curves have no gap if another rank takes over
+  tensorboard_->flush();  // leaves no gap in the curves if another rank takes over
 }
 
 }  // namespace copus

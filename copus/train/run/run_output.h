@@ -1,4 +1,4 @@
-// A run's directory and the progress that the user sees, on the rank that writes both.
+// A run's directory, and the progress shown to the user, on the rank that writes both.
 #pragma once
 
 #include <filesystem>
@@ -23,57 +23,57 @@
 
 namespace copus {
 
-// The file that holds what a run has learned about step times.
+// Returns the path of the file with learned step times.
 std::filesystem::path profile_path(const RunPlan& plan);
-// The folder of a run's checkpoints.
+// Returns the folder of a run's checkpoints.
 std::filesystem::path checkpoints_path(const RunPlan& plan);
 
 class RunOutput {
  public:
-  // Makes the run directory if there is none, and locks it against other processes. A resumed run keeps the log up to
-  // step `resumed_after`. Throws UserError if the directory holds later work that the run would overwrite: a checkpoint
-  // of a later step, or steps in the log that the plan did not know of.
+  // Creates the run directory if it does not exist, and locks it against other processes. A resumed run keeps the log
+  // up to step `resumed_after`. Throws UserError if the directory has later work that the run would overwrite: a
+  // checkpoint of a later step, or logged steps that the plan did not know of.
   RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after);
 
   void note(const std::string& line) { progress_.note(line); }
-  // Show the user the beginning and the end of the run. `step_time` is the prediction of step times in words, and at
-  // the end the error of the prediction; empty without a prediction.
+  // Print the beginning and the end of the run. `step_time`: describes the prediction of step times, and at the end its
+  // error; empty without predictions.
   void introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time);
   void say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                    const std::optional<std::string>& step_time);
   void say_how_to_go_on(const Trainer& trainer, StopReason reason);
 
-  // Log an event: a step, a decision, a switch.
+  // Each logs an event: a step, a decision, a switch.
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Returns whether the step after which the run was resumed lacks an evaluation, because the run was stopped there.
-  // The settings at that time decide whether it was due. `is_last`: the step is the run's last one, which always needs
-  // an evaluation.
+  // Returns whether an evaluation is missing after the step from which the run was resumed: by the settings at that
+  // time it was due, but the run stopped first. `is_last`: the step is the run's last one, which always needs an
+  // evaluation.
   bool owes_evaluation(bool is_last) const;
   // Logs the result of that evaluation.
   void add_owed_evaluation(const HeldOutLoss& loss);
-  // Returns when the log of steps is durable on disk.
+  // Returns once the log of steps is durable on disk.
   void sync() { log_.sync(); }
-  // Calls `write`, which writes a file that the run does not need. Ignores its error if the run directory is gone;
-  // keep_directory() makes the directory again.
+  // Calls `write`, which writes a file that the run does not need. Ignores errors if the run directory is gone;
+  // keep_directory() creates it again.
   void unless_gone(const std::function<void()>& write) const;
 
-  // Checks whether somebody has deleted or moved the run directory, or files that the run needs to be resumed. If so,
-  // makes the directory again with the log so far, and returns true. The checkpoints are lost. `has_more`: whether the
-  // files of other objects in it exist; `put_back_more` makes these files again. If the directory cannot be made again,
-  // it warns the user once, and the next call tries again.
+  // Checks whether the run directory, or files needed to resume, have been deleted or moved. If so, creates the
+  // directory again with the log so far, and returns true; checkpoints are lost. `has_more`: whether files of other
+  // objects exist; `put_back_more` creates these. If the directory cannot be created, warns once, and tries again in
+  // the next call.
   bool keep_directory(bool has_more, const std::function<void()>& put_back_more);
 
-  // The folder of this run's checkpoints.
+  // Returns the folder of this run's checkpoints.
   CheckpointFolder& checkpoints() { return checkpoints_; }
   // Writes the learned step times.
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
-  // Writes shards.txt, a shard a line, unless it says the same already.
+  // Writes shards.txt, one shard per line, if its contents have changed.
   void list_shards(const std::vector<std::string>& shards, int64_t needed);
 
-  // The size of the input of this run's page so far, as a fraction of the largest input that a page may have.
+  // Returns the size of this run's input for its page so far, relative to the largest possible input.
   double page_share() const;
   // Ends the run: writes the summary and, if `draws_page`, the page. Returns the summary.
   RunSummary finish(const Trainer& trainer, const std::optional<HeldOutLoss>& loss, const std::string& ended,
@@ -93,14 +93,14 @@ class RunOutput {
   const RunPlan& plan_;
   const RunConfig& config_;
   std::filesystem::path directory_;
-  CheckpointFolder checkpoints_;  // before the log, since it makes sure that no other process writes into this run
-  int64_t told_step_;  // the latest step that an earlier rank 0 of this job has logged, before the log is cut
+  CheckpointFolder checkpoints_;  // before the log, because it keeps other processes out of this run
+  int64_t told_step_;             // latest step that an earlier rank 0 of this job has logged, before the log is cut
   RunLog log_;
   std::optional<TensorBoardWriter> tensorboard_;
   Progress progress_;
   int64_t logged_step_ = 0;
   bool has_told_of_loss_ = false;
-  std::string shard_list_;  // the content of shards.txt
+  std::string shard_list_;  // contents of shards.txt
 };
 
 }  // namespace copus

@@ -19,7 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A run directory in which a run has trained. Another run never deletes any of it, however it got there.
+// A directory in which a run has trained. No other run may delete any of it, however it was made.
 class RunOutputOverAnotherRun : public ::testing::Test {
  protected:
   RunOutputOverAnotherRun() {
@@ -43,7 +43,8 @@ class RunOutputOverAnotherRun : public ::testing::Test {
     writer.finish();
   }
 
-  // Opens the directory for a run that continues after a step. Returns the message if it is refused, otherwise nothing.
+  // Opens the directory for a run that continues after a step. Returns the message of a refusal; empty if it is
+  // accepted.
   std::string refusal(bool resume, std::optional<int64_t> after, int64_t logged_step, bool in_memory = false) const {
     RunPlan plan;
     plan.state_is_in_memory = in_memory;
@@ -80,8 +81,8 @@ TEST_F(RunOutputOverAnotherRun, NoRunGoesOnFromBeforeACheckpoint) {
   EXPECT_EQ(refusal(true, 20, 30), "");
 }
 
-// The record of the last step may be lost with the rank that wrote the checkpoint after it, so the log is cut before
-// that step.
+// The record of the last step may be lost with the rank that wrote the next checkpoint, so the log is cut before that
+// step.
 TEST_F(RunOutputOverAnotherRun, ARankWhoseStateSurvivedTakesTheDirectoryOver) {
   write_checkpoint(20);
   EXPECT_EQ(refusal(true, 19, 30, /*in_memory=*/true), "");

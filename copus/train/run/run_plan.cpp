@@ -62,7 +62,7 @@ std::string default_name(const std::string& config_path) {
   return concat(fs::path(config_path).stem().string(), "-", date.data());
 }
 
-// Whether a run may begin in the directory. Leftovers of a dead writer are ignored.
+// Returns whether a run may begin in the directory. Ignores remains of writers that died.
 bool is_empty_or_missing(const fs::path& directory) {
   std::error_code error;
   if (!fs::exists(directory, error)) return true;
@@ -74,7 +74,7 @@ bool is_empty_or_missing(const fs::path& directory) {
                      [](const auto& entry) { return entry.path().extension() == partial_suffix; });
 }
 
-// The first of the folders NAME, NAME-2, NAME-3, ... for which can_take() is true.
+// Returns the first of the folders NAME, NAME-2, NAME-3, ... for which can_take() is true.
 fs::path first_free(const fs::path& name, const std::function<bool(const fs::path&)>& can_take) {
   fs::path candidate = name;
   for (int64_t number = 2; !can_take(candidate); ++number) candidate = concat(name.string(), "-", number);
@@ -96,7 +96,7 @@ RunConfig read_config(const fs::path& path, const std::vector<std::string>& over
   return parse_run_config(text, path.string(), overrides);
 }
 
-// Whether the user requests a layout or batch, even if it equals the run's earlier one.
+// Returns whether the user requests a layout or batch, even if it equals the run's.
 bool overrides_configuration(const std::vector<std::string>& overrides) {
   static const std::array keys = {"parallel.", "train.global_batch=", "train.micro_batch=", "train.recompute="};
   return std::any_of(overrides.begin(), overrides.end(), [](const std::string& text) {
@@ -105,8 +105,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Keeps the value of a batch when `now` changes train.global_batch, if the configuration derives the batch from it
-// (value 0). `then` is written in the same form, so that no change is reported.
+// Keeps a batch that the configuration derives from train.global_batch (value 0) when `now` changes train.global_batch.
+// Writes `then` in the same form, so that no change is reported.
 void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
   const auto resolved = [&](RunConfig& config) {
     return batch(config) > 0 ? batch(config) : config.train.global_batch;
@@ -116,22 +116,21 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// Keeps the batches on which the learning rate and the end of the run are based when a run continues with another
-// batch: the rate is scaled from the first batch, and the run ends after the number of tokens that it would have had
-// with that batch.
+// Keeps the reference batches of a run that continues with another batch. The learning rate is still scaled from the
+// first batch, and the run ends after as many tokens as it would have with the first batch.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
 }
 
-// Whether the run continues with a batch schedule that it did not have before.
+// Returns whether the run resumes with a batch schedule that it did not have before.
 bool begins_schedule(const RunConfig& then, const RunConfig& now) {
   if (now.adapt.policy != PolicyKind::steps || now.adapt.advise) return false;
   return then.adapt.policy != PolicyKind::steps || then.adapt.advise || then.adapt.schedule != now.adapt.schedule;
 }
 
-// Sets the batch to the schedule's batch at this point. Throws UserError if the schedule changes it after the first
-// step, because the ranks would have to know that earlier.
+// Sets the batch to the schedule's batch at this point. Throws UserError if the schedule changes it again after the
+// first step, which ranks would have to know earlier.
 void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
   const StepSchedule schedule = parse_step_schedule(plan.config.adapt.schedule, plan.config.train.sequence_length);
   const int64_t batch = plan.start.global_batch = scheduled_batch(schedule, consumed_samples);
@@ -143,9 +142,8 @@ void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
                          consumed_samples + 2 * batch, " samples or later, or leave this piece out"));
 }
 
-// Takes the configuration from the checkpoint: a run continues in the configuration that it had then, even if a policy
-// or a command had moved it there. It does not if the user gives another number of ranks, or settings other than
-// `before`, the run's earlier settings.
+// Takes the configuration from the checkpoint, into which a policy or a command may have moved the run. The exception
+// is a user who gives another number of ranks, or settings other than `before`, the run's earlier ones.
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
@@ -156,7 +154,7 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
   if (!begins_schedule(before, plan.config) && then.strategy.world_size() == plan.start.strategy.world_size() &&
       !asks_for_another) {
     plan.start = then;
-  } else if (then != plan.start && then != configuration_of(before)) {  // else the changed settings show it
+  } else if (then != plan.start && then != configuration_of(before)) {  // otherwise the changed settings show it
     plan.changes.push_back(describe_change(then, plan.start));
   }
   plan.effects = describe_resume_effects(before, plan.config, state, plan.start);
@@ -167,8 +165,8 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
                          "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
 }
 
-// Throws UserError for another optimizer. It is called first, because the settings of the run's optimizer would
-// otherwise be refused as unknown to the other one.
+// Throws UserError for another optimizer. Called first, because otherwise settings of the run's optimizer would be
+// refused as unknown to the other optimizer.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";
   for (const std::string& text : overrides) {
@@ -283,7 +281,7 @@ RunPlan plan_run(const RunRequest& request) {
   plan.directory = names_directory
                        ? fs::path(request.run_directory)
                        : first_free(fs::path("runs") / default_name(request.config_path), is_empty_or_missing);
-  // Another job may have taken the folder in the meantime; then this one takes the next free one (ClaimedDirectory).
+  // If another job has taken the folder meanwhile, this job takes the next free one (ClaimedDirectory).
   const bool empty = !names_directory || is_empty_or_missing(plan.directory);
   if (!request.resume && !empty) {
     throw UserError(concat("run directory ", plan.directory.string(),

@@ -54,7 +54,7 @@ RunConfig config_with(const std::vector<std::string>& overrides) {
   return parse_run_config(config_text, "run.toml", overrides);
 }
 
-// A configuration that does not mention data.mask_across_documents.
+// A configuration without data.mask_across_documents.
 RunConfig from_before_the_mask() {
   RunConfig config = config_with({});
   config.data.mask_across_documents.reset();
@@ -77,7 +77,7 @@ TEST(CheckChanges, AllowsAnotherLayoutAndCluster) {
       "cluster.within_node={ latency_microseconds = 1, gigabytes_per_second = 8 }",
       "cluster.between_nodes={ latency_microseconds = 2, gigabytes_per_second = 4 }",
       "cluster.clock=virtual"};
-  // A described cluster is written with all settings, including those that its description leaves at their defaults.
+  // A described cluster is written with all settings, including defaults.
   const size_t changes = overrides.size() + 4;  // num_ranks, devices_per_node, rails, measured_nodes
   EXPECT_THAT(check_changes(config_with({}), config_with(overrides), {}),
               AllOf(SizeIs(changes), Contains(HasSubstr("parallel.data_parallel: 1 -> 2"))));
@@ -158,7 +158,8 @@ class PlanRun : public ::testing::Test {
   std::string config_path() const { return (folder_.path() / "tiny.toml").string(); }
   std::string run_directory() const { return (folder_.path() / "run").string(); }
 
-  // Creates a run that has begun. `step` > 0: with a checkpoint of that step, written in `now` if given, after a move.
+  // Creates a run that has begun. `step` > 0: with a checkpoint of that step, written in the configuration `now` if
+  // given, after a move.
   void begin_run(int64_t step, const RunConfig& config = config_with({}),
                  const std::optional<Configuration>& now = std::nullopt) const {
     fs::create_directories(run_directory());
@@ -234,16 +235,16 @@ TEST_F(PlanRun, AResumedRunKeepsWhetherDocumentsStayApart) {
       << "the data of a new run decide";
 }
 
-// optimizer.lr is for the batch in which the run began; train.global_batch changes here.
+// optimizer.lr is for the run's first batch, even if train.global_batch changes.
 TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
-  const std::string batch = "train.global_batch=64";  // 32 before
+  const std::string batch = "train.global_batch=64";  // it was 32
   begin_run(7);
   const RunPlan plan = plan_run({"", {batch}, run_directory(), true});
   EXPECT_EQ(plan.config, config_with({batch, "optimizer.reference_batch=32", "train.step_batch=32"}));
   EXPECT_THAT(plan.changes, ElementsAre("train.global_batch: 32 -> 64"));
   EXPECT_DOUBLE_EQ(initial_rate_factor(plan.config, plan.start.global_batch), std::sqrt(2));
 
-  // The same command again, now that a checkpoint was written with that batch, and then back.
+  // Repeats the command after a checkpoint with that batch; then changes the batch back.
   begin_run(8, plan.config);
   EXPECT_EQ(plan_run({"", {}, run_directory(), true}).config, plan.config);
   const RunPlan again = plan_run({config_path(), {batch}, run_directory(), true});
@@ -256,7 +257,7 @@ TEST_F(PlanRun, AnotherBatchIsScaledFromTheOneThatTheRateIsFor) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("optimizer.reference_batch was 32"), HasSubstr("it is 64"))));
 }
 
-// It does not matter who moved it. In a run without a policy it was a user's command.
+// The cause of the move does not matter: in a run without a policy it was a user's command.
 TEST_F(PlanRun, ARunGoesOnInTheConfigurationOfItsCheckpointUnlessAnotherIsAskedFor) {
   Configuration moved = configuration_of(config_with({}));
   moved.global_batch = 16;
@@ -271,7 +272,7 @@ TEST_F(PlanRun, ARunGoesOnInTheConfigurationOfItsCheckpointUnlessAnotherIsAskedF
   EXPECT_EQ(back.start, configuration_of(config_with({})));
   EXPECT_THAT(back.changes, ElementsAre("B=16,b=4 -> B=32,b=8"));
 
-  std::ofstream(config_path(), std::ios::app) << "recompute = \"full\"\n";  // in [train], which is the last section
+  std::ofstream(config_path(), std::ios::app) << "recompute = \"full\"\n";  // in [train], the last section
   const RunPlan by_file = plan_run({config_path(), {}, run_directory(), true});
   EXPECT_EQ(by_file.start, configuration_of(config_with({"train.recompute=full"})));
 
@@ -282,7 +283,7 @@ TEST_F(PlanRun, ARunGoesOnInTheConfigurationOfItsCheckpointUnlessAnotherIsAskedF
 
 TEST_F(PlanRun, ARunInAnotherBatchEndsAfterAsManyTokens) {
   begin_run(7);
-  for (int time = 0; time < 2; ++time) {  // a scheduler repeats the command
+  for (int time = 0; time < 2; ++time) {  // as a scheduler repeats the command
     const RunPlan plan = plan_run({"", {"train.global_batch=64"}, run_directory(), true});
     EXPECT_EQ(limit_in_tokens(plan.config.train), limit_in_tokens(config_with({}).train));
     EXPECT_THAT(plan.changes, ElementsAre("train.global_batch: 32 -> 64"));
@@ -303,7 +304,7 @@ TEST_F(PlanRun, ARunWithoutACheckpointBeginsAgain) {
 
 TEST_F(PlanRun, ARunWhoseCheckpointsAreDamagedNeverBeginsAgain) {
   begin_run(8);
-  begin_run(7);  // keeps later ones
+  begin_run(7);  // later checkpoints stay
   const fs::path checkpoints = fs::path(run_directory()) / "checkpoints";
   fs::resize_file(checkpoints / "step-00000008" / "manifest.json", 100);
   const RunPlan plan = plan_run({"", {}, run_directory(), true});

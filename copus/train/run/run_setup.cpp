@@ -25,7 +25,7 @@ namespace copus {
 
 namespace {
 
-// Loads the weights that a run begins with. Throws UserError if they do not belong to the model in the configuration.
+// Loads the initial weights. Throws UserError if they do not belong to the configured model.
 void load_initial_weights(const RunConfig& config, Trainer& trainer) {
   const HuggingFaceModel model = open_hugging_face(config.init_from);
   std::vector<TensorView> weights;
@@ -56,9 +56,9 @@ void verify_together(const Checkpoint& checkpoint, World& world) {
 
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // Limits the memory of the process on a CPU. A run that a policy or a command moves may try to use more memory than
-  // there is, and must fail before the machine runs out. GPUs report a lack of memory themselves. On the modelled clock
-  // the described memory belongs to other devices, so it sets no limit here.
+  // Limits the memory of the process on a CPU: a run that a policy or command moves may try to use more memory than
+  // there is, and must fail before the machine runs out. GPUs report lack of memory themselves. On the modelled clock
+  // there is no limit, because the described memory belongs to other devices.
   if (device.is_cpu() && !config.cluster.is_modelled()) {
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }

@@ -1,4 +1,4 @@
-// Set-up before a run's first step: process-wide settings, and the checks that all ranks make together.
+// Set-up before a run's first step: process-wide settings, and checks that all ranks make together.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,46 +12,45 @@
 
 namespace copus {
 
-// Sets up this process' memory and threads for a run. `local_ranks` ranks share the machine's cores. Returns whether
-// each of these ranks' threads has a core.
+// Sets up this process's memory and threads for a run. `local_ranks` ranks share the machine's cores. Returns whether
+// every thread of these ranks has a core.
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks);
 
-// Checks that the job of a modelled clock could begin. Its devices do not exist, so they cannot report a lack of memory
-// themselves. Throws UserError.
+// Checks that the job of a modelled clock fits: its devices do not exist, so they cannot report lack of memory. Throws
+// UserError.
 void check_modelled_job(const RunPlan& plan);
 
 // Bytes of weights, gradients and moments.
 struct StateBytes {
   double of_rank = 0;
-  double of_machine = 0;  // of all ranks of one machine
+  double of_machine = 0;  // of all ranks on one machine
 };
 
-// The bytes that a rank holds, and the bytes that its machine holds. Ranks of a pipeline hold unequal parts. If the job
-// runs on several machines, each machine counts as if it held a part of all state in proportion to its ranks.
+// Returns the bytes of a rank and of its machine. Pipeline ranks hold unequal parts. In jobs on several machines each
+// machine counts as if it held a part of the whole state in proportion to its number of ranks.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
 // Checks that no rank of a layout holds only a part of a unit. A unit is a set of elements that an optimizer with these
 // slots must update together. Throws UserError that names the tensor.
 void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
 
-// Checks, together with all ranks and before any of them allocates, that the machine has enough memory for their
-// training state. Without this check the system would kill a process without a message. `local_ranks` ranks share the
-// machine. Throws UserError that states how much is needed. GPUs are not checked, since they report a lack of memory
-// themselves.
+// Checks, on all ranks together and before any allocates, that the machine has enough memory for their training state.
+// Otherwise the system would kill a process without a message. `local_ranks` ranks share the machine. Throws UserError
+// that states the need. Does not check GPUs, which report lack of memory themselves.
 void check_state_fits(const RunConfig& config, const Configuration& configuration, at::Device device,
                       int64_t local_ranks, World& world);
 
-// Checks that all ranks begin with the same configuration and data. Ranks on several machines may have read different
-// files; then they would wait for each other forever or train a different model. Throws UserError.
+// Checks that all ranks begin with the same configuration and data. Ranks on several machines might have read different
+// files, and would then wait for each other for ever or train another model. Throws UserError.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world);
 
-// Loads the state with which the run begins, from its checkpoint or from a model file. All ranks call it, and verify
-// the checkpoint together. Throws UserError if the file is invalid, or if the ranks do not share the run directory.
+// Loads the initial state from the run's checkpoint or from a model file. All ranks call it and verify the checkpoint
+// together. Throws UserError if a file is invalid, or if ranks do not share the run directory.
 void load_first_state(const RunPlan& plan, Trainer& trainer, World& world);
 
-// Returns whether the computing time of ranks shows which ranks are slow; the answer is the same on all ranks. It does
-// not if ranks share cores, on a GPU (the host knows when it issued an operation, not how long that took), and on the
-// modelled clock (all its ranks are equally fast). Rank 0 decides, since the machines may differ.
+// Returns whether ranks' computing times show which ranks are slow; the same on all ranks, decided by rank 0. They do
+// not if ranks share cores, on GPUs (where the host knows only when it issued an operation), and on the modelled clock
+// (where all ranks are equally fast).
 bool agree_to_judge_speed(const RunConfig& config, at::Device device, bool have_cores, World& world);
 
 }  // namespace copus

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 TEST(StateBytesOf, CountsUnequalStagesAsTheyAre) {
   RunConfig config = small_run();
-  config.model.vocab_size = 4096;  // the embedding then makes the first and the last stage larger than the others
+  config.model.vocab_size = 4096;  // the embedding makes the first and last stage larger than the others
   config.model.num_layers = 8;
   const ParallelStrategy stages{.pipeline_parallel = 4};
   double all = 0, largest = 0, smallest = 1e300;

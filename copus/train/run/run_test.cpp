@@ -1,4 +1,4 @@
-// Tests of whole runs that inspect system calls.
+// Tests of whole runs that observe system calls.
 #include "copus/train/run/run.h"
 
 #include <gmock/gmock.h>
@@ -24,12 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A log at the time of a sync: its number of lines, and whether a checkpoint of that many steps had been begun.
+// A log when it is synced: number of lines, and whether a checkpoint of this many steps had been started.
 struct Sync {
   int64_t lines = 0;
   bool has_checkpoint = false;
 };
-std::map<std::string, std::vector<Sync>> syncs;  // by the name of the log
+std::map<std::string, std::vector<Sync>> syncs;  // by name of the log
 fs::path watched_run;
 
 void note_sync(int descriptor) {
@@ -47,7 +47,7 @@ void note_sync(int descriptor) {
 
 }  // namespace
 
-// Replaces the C library's function to record what is synced and when.
+// Replaces the C library's function, to record when which file is synced.
 extern "C" int fdatasync(int fildes) {
   note_sync(fildes);
   return static_cast<int>(::syscall(SYS_fdatasync, fildes));

@@ -17,13 +17,13 @@ namespace copus {
 
 namespace {
 
-// Elements begin .. end of one parameter within a tensor of the plan.
+// The elements begin .. end of one parameter within a tensor of the plan.
 struct Piece {
   int64_t tensor = 0, parameter = 0, begin = 0, end = 0;
 };
 
-// The content of a tensor of the plan: a kind of state, as in state_in_order(), and a list of parameters, by index in
-// canonical order.
+// The content of a tensor of the plan: a kind of state (in the order of state_in_order()), and parameters by canonical
+// index.
 struct Content {
   size_t kind = 0;
   std::vector<int64_t> parameters;
@@ -31,7 +31,7 @@ struct Content {
   bool is_plain() const { return kind > 0 || stored.is_plain(); }
 };
 
-// Lists the contents of the tensors of list_checkpoint_tensors.
+// Lists the contents of list_checkpoint_tensors' tensors.
 std::vector<Content> contents_of(const RankModel& model) {
   const ModelDescription& description = model.parameters.model();
   std::map<std::string, int64_t> index;
@@ -49,14 +49,14 @@ std::vector<Content> contents_of(const RankModel& model) {
   return contents;
 }
 
-// Returns the elements of a part's box that lie in a piece. Box and piece are both row-major, so these elements are
-// contiguous in the box.
+// Returns the elements of a part's box that lie in a piece. Both are row-major, so these elements are contiguous in the
+// box.
 Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const Piece& piece) {
   const int64_t row_stride = shape.back();
   const bool is_matrix = part.box.begin.size() == 2;
   const int64_t first_row = is_matrix ? part.box.begin.front() : 0;
   const int64_t first_column = part.box.begin.back(), width = part.box.shape.back();
-  // Number of the box's elements that precede an element of the whole.
+  // The number of the box's elements that precede an element of the whole tensor.
   const auto before = [&](int64_t element) {
     const int64_t row = element / row_stride - first_row, column = element % row_stride - first_column;
     const int64_t num_rows = is_matrix ? part.box.shape.front() : 1;
@@ -67,14 +67,13 @@ Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const P
   return {std::max(part.begin, before(piece.begin)), std::min(part.end, before(piece.end))};
 }
 
-// Returns the rank that sends a part. This is the writer itself if it holds the part. Otherwise the holders share the
-// writers among them in turn.
+// Returns the rank that sends a part: the writer itself if it holds the part, otherwise the holders in turn.
 int64_t giver(const StatePart& part, int64_t writer) {
   if (std::ranges::binary_search(part.ranks, writer)) return writer;
   return part.ranks[writer % std::ssize(part.ranks)];
 }
 
-// Master weights, then the optimizer's slots, each by bucket.
+// Master weights, then the optimizer's slots; each by bucket.
 std::vector<std::vector<at::Tensor>> state_in_order(const RankModel& model) {
   std::vector<std::vector<at::Tensor>> state = {master_weights(model.parameters)};
   for (size_t slot = 0; slot < model.optimizer->num_slots(); ++slot)
@@ -118,7 +117,7 @@ class Handover {
   }
 
  private:
-  // A range of a part that this rank writes, and the address of its elements in host memory.
+  // A range of a part that this rank writes, and where its elements are in host memory.
   struct Source {
     const StatePart* part;
     Stretch stretch;
@@ -140,7 +139,7 @@ class Handover {
     return pieces;
   }
 
-  // Records what this rank has to do for a writer's piece.
+  // Records this rank's tasks for a writer's piece.
   void add(int64_t writer, const Piece& piece) {
     const std::vector<int64_t>& shape = infos_[piece.parameter].shape;
     const bool writes = writer == everyone_.rank();
@@ -169,7 +168,7 @@ class Handover {
     }
   }
 
-  // Address in host memory of elements that this rank holds: in place, or copied from its device.
+  // Returns elements that this rank holds, in host memory: in place, or copied from the device.
   float* on_host(const Piece& piece, const Stretch& stretch) {
     const Parameter& parameter = parameters_.parameters()[here_.at(infos_[piece.parameter].name)];
     const at::Tensor& shard = state_[contents_[piece.tensor].kind][parameter.bucket];
@@ -177,20 +176,20 @@ class Handover {
     const int64_t begin = parameter.offset + stretch.begin - parameters_.buckets()[parameter.bucket].shard_begin;
     const at::Tensor elements = shard.narrow(0, begin, stretch.size());
     if (elements.device().is_cpu()) return elements.data_ptr<float>();
-    // A round has at most one piece for each writer.
+    // A round has at most one piece per writer.
     float* const copy = buffer(copied_, piece_elements() * std::ssize(writers_)) + staged_;
     staged_ += stretch.size();
     kernels::copy_to_host(elements, copy);
     return copy;
   }
 
-  // Host memory for `elements` elements that lives as long as this object.
+  // Host memory for `elements` elements, which lives as long as this object.
   static float* buffer(at::Tensor& memory, int64_t elements) {
     if (!memory.defined()) memory = kernels::empty({elements}, at::kFloat, at::kCPU);
     return memory.data_ptr<float>();
   }
 
-  // Assembles the piece of this round.
+  // Assembles this round's piece.
   void deliver(const TensorSink& sink) {
     float* const piece = buffer(piece_, piece_elements());
     const std::vector<int64_t>& shape = infos_[mine_->parameter].shape;
@@ -211,7 +210,7 @@ class Handover {
     mine_.reset();
   }
 
-  // Collects the parameters of a tensor that files fuse or transpose, and delivers it once it is complete.
+  // Collects the parameters of a tensor that files fuse or transpose. Delivers the tensor once it is complete.
   void gather(std::span<const float> elements, const TensorSink& sink) {
     gathered_.insert(gathered_.end(), elements.begin(), elements.end());
     if (std::ssize(gathered_) < count_elements(plan_.tensors[mine_->tensor].shape)) return;
@@ -235,15 +234,15 @@ class Handover {
   const std::vector<std::vector<at::Tensor>> state_;  // as state_in_order
   const std::vector<std::vector<StatePart>> parts_;   // by parameter, in canonical order
   const std::vector<int64_t> writers_;
-  std::map<std::string, size_t> here_;      // this rank's parameters
+  std::map<std::string, size_t> here_;      // index of each of this rank's parameters
   std::vector<std::vector<Piece>> pieces_;  // by writer
   size_t num_rounds_ = 0;
 
-  // State of the current round.
+  // The state of the current round.
   std::optional<Piece> mine_;
   std::vector<Source> sources_;
   std::vector<Communicator::Message> outgoing_, incoming_;
-  int64_t staged_ = 0;  // elements in copied_
+  int64_t staged_ = 0;  // number of elements in copied_
   at::Tensor piece_, received_, copied_;
   std::vector<float> gathered_;
 };

@@ -1,4 +1,4 @@
-// Sends the state of any layout, as whole tensors, to the ranks that write them.
+// Tests that whole tensors reach the ranks that write them, from any layout.
 #include "copus/train/state/checkpoint_transfer.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class CheckpointTransfer : public ::testing::Test {
     return with_changes(config, changes);
   }
 
-  // The bytes of every tensor, as the ranks of a layout deliver them after they have restored `checkpoint`.
+  // Returns the bytes of each tensor that a layout's ranks deliver after they have restored `checkpoint`.
   static std::map<std::string, std::string> hand_over(const RunConfig& config, const Checkpoint& checkpoint,
                                                       const Connect& connect = on_test_device) {
     std::mutex mutex;
@@ -62,7 +62,7 @@ class CheckpointTransfer : public ::testing::Test {
     return tensors;
   }
 
-  // Writes a checkpoint of one rank that has trained for a few steps.
+  // Writes a checkpoint of one rank after a few steps of training.
   Checkpoint write(const std::vector<Change>& changes) const {
     train_on_every_rank(config(changes), [&](Trainer& trainer, World&, const Dataset&) {
       trainer.step();
@@ -115,7 +115,7 @@ TEST_F(CheckpointTransfer, BiasesAndRoundedWeightsToo) {
   expect_same_in({biases, bf16}, {{ranks(2, 2, 1), zero_1}, {ranks(2, 1, 2), zero_1}, {ranks(1, 4, 2)}});
 }
 
-// Files hold these tensors fused and transposed, as transformers does. A resumed run splits them again.
+// Files hold these tensors fused and transposed, as in transformers. A resumed run splits them again.
 TEST_F(CheckpointTransfer, TensorsThatFilesFuseAndTransposeToo) {
   expect_same_in({like_gpt2, tied}, {{ranks(1, 4, 1)},
                                      {ranks(2, 2, 1), zero_1},
@@ -128,7 +128,7 @@ TEST_F(CheckpointTransfer, TensorsThatFilesFuseAndTransposeToo) {
   EXPECT_EQ(checkpoint.optimizer("exp_avg.model.layers.3.mlp.up_proj.weight").shape, (std::vector<int64_t>{96, 64}));
 }
 
-// Matrices of 6 MB whose row size does not divide a piece, so that pieces begin and end within a row.
+// Matrices of 6 MB, whose row size does not divide a piece, so that pieces begin and end within rows.
 TEST_F(CheckpointTransfer, TensorsThatTravelInSeveralPiecesToo) {
   const Change large = [](RunConfig& config) {
     config.model.hidden_size = 256;
@@ -148,7 +148,7 @@ TEST_F(CheckpointTransfer, StateOnADeviceToo) {
   EXPECT_TRUE(hand_over(config({ranks(2, 2, 1), zero_1}), checkpoint, as_on_a_device) == bytes_in(checkpoint));
 }
 
-// Ranks of a pipeline, and data-parallel ranks that hold everything, hold what they write.
+// Pipeline ranks, and data-parallel ranks that hold everything, write only what they hold.
 TEST_F(CheckpointTransfer, RanksWriteMostlyWhatTheyHold) {
   for (const auto& [layout, least] : {std::pair(ranks(4, 1, 1), 1.0), std::pair(ranks(1, 1, 4), 0.7)}) {
     train_on_every_rank(config({layout}), [&, least = least](Trainer& trainer, World& world, const Dataset&) {
@@ -164,9 +164,9 @@ TEST_F(CheckpointTransfer, RanksWriteMostlyWhatTheyHold) {
   }
 }
 
-// Ranks are threads here, so their memory is counted together.
+// Ranks are threads, so their memory is counted together.
 TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
-  install_caching_allocator();  // this allocator counts
+  install_caching_allocator();  // counts memory
   const Change large = [](RunConfig& config) {
     config.model.hidden_size = 256;
     config.model.intermediate_size = 2048;
@@ -178,7 +178,7 @@ TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
     train_on_every_rank(
         config({large, layout, zero_1}), [&, num_ranks = num_ranks](Trainer& trainer, World& world, const Dataset&) {
           const CheckpointPlan plan = trainer.plan_checkpoint(all_ranks_write);
-          // State on a device is first copied to the host, and a round has a piece for each of the writers.
+          // State on a device is first copied to the host. A round has one piece per writer.
           const bool on_host = test_device().is_cpu();
           const int64_t most = (on_host ? 2 : 2 + num_ranks) * num_ranks * piece_bytes(num_ranks);
           ASSERT_GT(plan.bytes(), on_host ? 5 * most : 3 * most / 2) << "the bound would prove nothing";
@@ -194,7 +194,7 @@ TEST_F(CheckpointTransfer, NeedsAFewPiecesOfMemoryBesideTheState) {
           EXPECT_GE(host_memory().peak_used_bytes - before, piece_bytes(num_ranks)) << "nothing was counted";
         });
   }
-  // Releases cached memory, since tests of limits may run after this one.
+  // Releases cached memory, because later tests set limits.
   set_host_memory_limit(1);
   EXPECT_THROW(kernels::empty({1 << 28}, at::kFloat, at::kCPU), HostMemoryExceeded);
   set_host_memory_limit(0);

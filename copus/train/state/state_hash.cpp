@@ -18,18 +18,18 @@ namespace copus {
 
 namespace {
 
-// Number of elements that are copied to the host, or rounded, at once; and the number of elements of one task.
+// Elements that are copied to the host, or rounded, at once; and elements per task.
 constexpr int64_t elements_at_once = int64_t{4} << 20;
 constexpr int64_t elements_per_task = 1 << 16;
 
-// Positions of words in the sum.
+// Indices of words in the sum.
 constexpr int64_t counters_word = 0, counter_copies_word = 1, padding_word = 2, first_of_parameters = 3;
 
 uint64_t key_of(StateKind kind, const std::string& parameter) {
   return stream_key(static_cast<uint64_t>(kind), parameter);
 }
 
-// Multiples of the golden ratio are far apart, so below 2^31 no index can have the effect of another value.
+// Multiples of the golden ratio are far apart, so an index below 2^31 never acts like another value.
 uint64_t hash_values(uint64_t key, int64_t first_index, std::span<const float> values) {
   constexpr uint64_t golden_ratio = 0x9E3779B97F4A7C15ULL;
   uint64_t place = key + static_cast<uint64_t>(first_index);
@@ -43,7 +43,7 @@ uint64_t hash_of_text(TrainingState state) {
   return stream_key(0, to_json(state));
 }
 
-// The values as fp32 on the host.
+// Returns the values as fp32 on the host.
 at::Tensor on_host(const at::Tensor& values) {
   at::Tensor wide = values;
   if (values.scalar_type() != at::kFloat) {
@@ -63,16 +63,16 @@ at::Tensor rounded(const at::Tensor& values, at::ScalarType dtype) {
   return result;
 }
 
-// The part of a parameter that a buffer of its bucket holds. Elements are numbered within the rank's part.
+// The part of a parameter in a buffer of its bucket. Elements are counted within the rank's part.
 struct PartInBuffer {
   const LocalParameter& parameter;
   const at::Tensor& buffer;
-  int64_t first;  // number of the buffer's first element; negative if something precedes the part
+  int64_t first;  // index of the buffer's first element; negative if something precedes the part
 
   int64_t begin() const { return std::clamp<int64_t>(first, 0, parameter.box.num_elements()); }
   int64_t end() const { return std::clamp<int64_t>(first + buffer.numel(), 0, parameter.box.num_elements()); }
 
-  // Hash of the elements from .. to, after `prepare` has converted those in the buffer.
+  // Hashes the elements from .. to, after `prepare` has converted those in the buffer.
   template <class Prepare>
   uint64_t hash(StateKind kind, int64_t from, int64_t to, const Prepare& prepare) const {
     const uint64_t key = key_of(kind, parameter.info.name);
@@ -97,7 +97,7 @@ struct PartInBuffer {
   }
 };
 
-// The part of one bucket that a rank holds.
+// One rank's part of a bucket.
 struct HeldBucket {
   const ParallelStrategy& strategy;
   const BucketOffsets& offsets;
@@ -109,8 +109,8 @@ struct HeldBucket {
   }
 
   struct Hashes {
-    uint64_t updated;  // of the elements that this rank updates; for weights, of those derived from them
-    uint64_t all;      // of all elements that it holds; with ZeRO-1 and 2 that includes weights that other ranks update
+    uint64_t updated;  // of the elements that this rank updates (weights: of those derived from them)
+    uint64_t all;      // of all elements that it holds, including, with ZeRO-1 and 2, weights that others update
   };
   Hashes hash(const LocalParameter& parameter, int64_t offset, StateKind kind) const {
     const PartInBuffer shard{parameter, lies_in_weights(kind) ? state.master : buffer_of(state, kind),
@@ -126,7 +126,7 @@ struct HeldBucket {
     return {updated, updated + weights.hash(kind, weights.begin(), from) + weights.hash(kind, to, weights.end())};
   }
 
-  // Number of ranks that hold an element of the parameter.
+  // Returns the number of ranks that hold each element of the parameter.
   uint64_t num_copies(const LocalParameter& parameter, StateKind kind) const {
     const bool is_cut = lies_in_weights(kind) ? strategy.cuts_weights() : strategy.cuts_optimizer();
     const int64_t among_data = strategy.data_parallel / (is_cut ? strategy.zero_shards() : 1);
@@ -150,8 +150,8 @@ struct HeldBucket {
   }
 };
 
-// Returns whether this rank's copy of a parameter counts in the first sum. If several data-parallel ranks update the
-// same elements, or several ranks are replicas, only the first one counts. Of a tied pair only the embedding counts.
+// Returns whether this rank's copy of a parameter counts in the first sum. Of several data-parallel ranks that update
+// the same elements, and of several replicas, only the first counts. Of a tied pair only the embedding counts.
 bool is_counted(const LocalParameter& parameter, const Placement& placement) {
   return !parameter.tied_copy && placement.here.tensor % parameter.sharding.replicas == 0 &&
          placement.here.data < placement.strategy.optimizer_shards();
@@ -181,12 +181,12 @@ StateHash::StateHash(const ModelDescription& model, const std::vector<OptimizerS
   words_.resize(counted(std::ssize(parameters_), StateKind::weights));
 }
 
-// The word for a parameter's counted elements.
+// Returns the word of a parameter's counted elements.
 int64_t StateHash::counted(int64_t parameter, StateKind kind) const {
   return first_of_parameters + parameter * 2 * std::ssize(kinds_) + static_cast<int64_t>(kind);
 }
 
-// The word for all copies minus the counted elements.
+// Returns the word of all copies minus the counted elements.
 int64_t StateHash::copies(int64_t parameter, StateKind kind) const {
   return counted(parameter, kind) + std::ssize(kinds_);
 }

@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-// Values and rows of bytes, one after another. Writer and reader are processes of the same program.
+// Writes values and arrays of bytes one after another, for a reader that is the same program.
 class RecordWriter {
  public:
   template <class Value>
@@ -67,7 +67,7 @@ class RecordReader {
   std::string_view bytes_;
 };
 
-// Visits all fields of a training state except texts; they are plain values.
+// Visits all fields of a training state except texts. They are plain values.
 template <class Record, class Training>
 void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.step);
@@ -85,13 +85,14 @@ void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.noise_average);
   visit(record, training.sign_noise);
   visit(record, training.spectral_noise);
+  visit(record, training.preconditioned_noise);
   visit(record, training.observed_samples);
   visit(record, training.configuration);
   visit(record, training.rate_factor);
   visit(record, training.optimizer);
 }
 
-// The dtype of a rank's weights, as a number.
+// Returns the dtype of a rank's weights as a number.
 int64_t dtype_of(const std::vector<BucketState>& state) {
   const auto has_weight = std::ranges::find_if(state, [](const BucketState& one) { return one.weight.defined(); });
   return has_weight == state.end() ? -1 : static_cast<int64_t>(has_weight->weight.scalar_type());
@@ -126,7 +127,7 @@ void write_record(const SurvivingState& state, const TrainingState& training) {
   writer.add(training.held_out_fingerprint);
   writer.add(state.decided);
   writer.add(state.update);
-  // A record of an earlier step than the decided one is of no use.
+  // A record of a step before the decided one is useless.
   const bool is_latest = state.record && state.record->step == age.step;
   writer.add(is_latest ? to_line(*state.record) : std::string());
   writer.add(state.at_rest.all.processes);

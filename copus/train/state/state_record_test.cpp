@@ -30,6 +30,7 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
       state.at_rest.training.noise_average.trace = 3;
       state.at_rest.training.sign_noise.noise = 4;
       state.at_rest.training.spectral_noise.signal = 5;
+      state.at_rest.training.preconditioned_noise.signal = 6;
       state.decided.step = 6;
       TrainingState training = state.at_rest.training;
       training.step = 5;
@@ -37,7 +38,7 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
     }
     world.everyone().barrier();
     if (world.rank() == 0) {
-      ASSERT_TRUE(state.arena->rejoin(*single_rank_world(), {0}));  // the other has ended, as far as this rank knows
+      ASSERT_TRUE(state.arena->rejoin(*single_rank_world(), {0}));  // this rank believes that the other one has ended
       EXPECT_EQ(latest_load_on_record(state.arena.get()), 3);
       EXPECT_EQ(latest_record(state.arena.get(), 2).text, "");
       const FoundRecord found = latest_record(state.arena.get(), 3);
@@ -54,6 +55,7 @@ TEST(StateRecord, IsReadOnceItsWriterHasEndedAndIsEmptyOnceItHoldsNothing) {
       EXPECT_EQ(training.noise_average.trace, 3);
       EXPECT_EQ(training.sign_noise.noise, 4);
       EXPECT_EQ(training.spectral_noise.signal, 5);
+      EXPECT_EQ(training.preconditioned_noise.signal, 6);
       EXPECT_EQ(read.decided.step, 6);
       EXPECT_EQ(read.at_rest.all.processes, (std::vector<int64_t>{0, 1}));
       EXPECT_EQ(read.at_rest.all.addresses.words(), (std::vector<std::vector<int64_t>>{{7}, {8, 9}}));

@@ -1,4 +1,4 @@
-// Reads the state of a layout's ranks from the whole, layout-free tensors of checkpoints and model files.
+// Reads the state of a layout's ranks from whole, layout-free tensors of checkpoints and model files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,17 +13,17 @@
 
 namespace copus {
 
-// Returns the master weights of every bucket, for load_state (the optimizer's slots are other kinds of state). Entries
-// are undefined for buckets that this rank does not update.
+// Returns the master weights of each bucket, to be filled by load_state; undefined for buckets that this rank does not
+// update. (The optimizer's slots are other kinds of state.)
 std::vector<at::Tensor> master_weights(const ParameterStore& parameters);
 
-// Fills one kind of state from whole tensors. It reads only the elements that this rank holds. find(name) returns the
-// tensor of a parameter, which has the parameter's shape and a floating-point type.
+// Fills one kind of state from whole tensors, reading only this rank's elements. find(name) returns a parameter's
+// tensor, with the parameter's shape and a floating-point type.
 void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>& state,
                 const std::function<const TensorView&(const std::string& name)>& find);
 
 // Fills the master weights from a model file, which must have exactly the model's parameters, and derives this rank's
-// compute weights from them (publish_weights). With ZeRO-1 and 2 the shards of the weights then have to be gathered.
+// compute weights (publish_weights). With ZeRO-1 and 2 weights must then be gathered.
 void load_weights(ParameterStore& parameters, const std::map<std::string, TensorView, std::less<>>& weights);
 
 }  // namespace copus

@@ -1,14 +1,14 @@
-// The state that a process keeps from one epoch of a job to the next when ranks have failed, joined or left: the
+// The state that a process keeps from one epoch of a job to the next, when ranks have failed, joined or left: the
 // progress of training, and the training state, whose arenas outlive the processes that filled them.
 //
-// Nothing in it is half done. A step is decided once one rank has the numbers on which all ranks agree. A rank changes
-// its weights only when all ranks have the numbers, and its journal records how far the update has come. A move is
-// decided once one rank knows that all ranks have their part of the new layout. A rank releases the old layout only
-// when all ranks know that. The remaining ranks can therefore find out what was decided and complete it, also for ended
-// ranks.
+// It never contains half-done work without a way to complete it. A step is decided once one rank has the numbers on
+// which all ranks agree. A rank changes its weights only when all ranks have these numbers, and its journal records the
+// progress of the update. A move is decided once one rank knows that all ranks have their part of the new layout. A
+// rank releases the old layout only when all ranks know this. The remaining ranks can therefore find out what was
+// decided and complete it, also for ended ranks.
 //
-// Whenever the progress of training changes, each rank writes it into the record of its arena (state_record.h). If no
-// other process remains, new processes read the progress there.
+// Whenever the progress of training changes, each rank writes it into its arena's record (state_record.h). If all
+// processes have ended, new processes read the progress there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,14 +28,14 @@
 
 namespace copus {
 
-// The state of a layout's ranks at a step boundary, and the progress of training there.
+// The state of a layout's ranks at a step boundary, with the progress of training.
 struct StateAtRest {
-  TrainingState training;         // its configuration is the one whose layout the state has
-  std::vector<BucketState> mine;  // of this process; empty if it is not one of the ranks
+  TrainingState training;         // its configuration has the layout of the state
+  std::vector<BucketState> mine;  // this process's part; empty if it is not a rank
   StateInArenas all;
 };
 
-// The numbers of a step that all ranks agree on.
+// The numbers of a step on which all ranks agree.
 struct DecidedStep {
   int64_t step = 0;  // 0: none yet
   StepAgreement agreed;
@@ -43,26 +43,26 @@ struct DecidedStep {
 
 struct SurvivingState {
   std::shared_ptr<StateArena> arena;  // null in a process that has just joined
-  int64_t loaded_in = -1;             // the epoch in which the state was loaded
+  int64_t loaded_in = -1;             // epoch in which the state was loaded
   int64_t moves = 0;                  // number of moves into other layouts since then
-  at::Tensor journal;                 // the memory of this process' journal, in its arena
+  at::Tensor journal;                 // memory of this process's journal, in its arena
   StateAtRest at_rest;
-  // The state after a move, complete on this rank. Its addresses are empty until all ranks have reported theirs.
+  // The state after a move, complete on this rank. Has no addresses until all ranks have reported theirs.
   std::optional<StateAtRest> moved;
-  DecidedStep decided;                 // the latest that this process knows of
-  std::optional<WeightUpdate> update;  // the latest that this process has begun
+  DecidedStep decided;                 // latest decision that this process knows
+  std::optional<WeightUpdate> update;  // latest update that this process has begun
   std::optional<StepRecord> record;    // of the latest step, if this process took part in it or received it
 
-  // Whether this process was a rank of the layout, and so knows the progress of training.
+  // Returns whether this process was a rank of the layout, and so knows the progress of training.
   bool holds_state() const { return !at_rest.mine.empty(); }
 };
 
-// The journal of an update in this memory.
+// Returns the journal of an update in this memory.
 inline UpdateJournal journal_in(const at::Tensor& memory) {
   return UpdateJournal({static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()});
 }
 
-// Offset of the journal in the arena.
+// Returns the journal's offset within the arena.
 inline int64_t offset_of_journal(const SurvivingState& state) {
   return static_cast<const std::byte*>(state.journal.data_ptr()) - state.arena->mine();
 }

@@ -12,13 +12,13 @@ namespace copus {
 
 namespace {
 
-// Returns the sum of the products of two matrices' elements.
+// Returns the sum of the products of corresponding elements.
 double inner_product(const at::Tensor& one, const at::Tensor& other) {
   return one.mul(other).sum(at::kDouble).item<double>();
 }
 
-// Returns the matrix with the same singular vectors and singular values of 1, except for values that are tiny beside
-// the largest.
+// Returns the matrix with the same singular vectors and singular values of 1, except for values that are tiny relative
+// to the largest.
 at::Tensor orthogonal_factor(const at::Tensor& matrix) {
   constexpr int64_t steps = 12;
   return kernels::map_singular_values(matrix, newton_schulz_polynomials(NewtonSchulz::polar_express, steps),
@@ -27,56 +27,90 @@ at::Tensor orthogonal_factor(const at::Tensor& matrix) {
 
 }  // namespace
 
-double average_decay(const OptimizerConfig& config) {
-  return config.kind == OptimizerKind::muon ? config.muon.momentum : config.beta1;
-}
-
 DualMeasurement::DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config,
                                  const Optimizer& optimizer, MatrixExchange& exchange)
-    : parameters_(parameters), decay_(average_decay(config)), optimizer_(optimizer), exchange_(exchange) {
-  std::map<std::string, int64_t> indices;
+    : parameters_(parameters),
+      epsilon_(config.kind == OptimizerKind::adamw ? std::optional(config.epsilon) : std::nullopt),
+      optimizer_(optimizer),
+      exchange_(exchange) {
+  std::map<std::string, int64_t> in_model, in_store;
   for (const ParameterInfo& parameter : list_parameters(parameters.model())) {
-    if (is_hidden_matrix(parameter)) indices.emplace(parameter.name, std::ssize(indices));
+    if (is_hidden_matrix(parameter)) in_model.emplace(parameter.name, std::ssize(in_model));
+  }
+  for (const Parameter& parameter : parameters.parameters()) {
+    in_store.emplace(parameter.info.name, std::ssize(in_store));
   }
   for (const SharedMatrix& matrix : exchange.matrices()) {
-    index_in_model_.push_back(indices.at(matrix.parameter.name));
+    matrices_.push_back({in_model.at(matrix.parameter.name), in_store.at(matrix.parameter.name)});
   }
-  groups_ = std::max<int64_t>(1, std::ssize(indices) / matrices_at_once);
+  groups_ = std::max<int64_t>(1, std::ssize(in_model) / matrices_at_once);
 }
 
-// Whether measurement number `number` measures this matrix. Every group has about as many matrices of each kind: the
-// indices are spread before they are divided, because the kinds of a layer's matrices repeat at a fixed distance.
+// Mixes the indices before it divides them into groups. Without this, a group would have only some kinds of matrices,
+// because the kinds of a layer's matrices repeat at a fixed distance.
 bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
   constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
   const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;
   return static_cast<int64_t>(spread * static_cast<uint64_t>(groups_) >> 32) == number % groups_;
 }
 
-std::array<ExactSum, 4> DualMeasurement::measure(int64_t number, double gradient_factor) {
-  std::vector<const SharedMatrix*> matrices;
-  for (size_t i = 0; i < index_in_model_.size(); ++i) {
-    if (is_due(index_in_model_[i], number)) matrices.push_back(&exchange_.matrices()[i]);
+std::vector<int64_t> DualMeasurement::parameters_of(int64_t number) const {
+  std::vector<int64_t> parameters;
+  for (const Matrix& matrix : matrices_) {
+    if (is_due(matrix.index_in_model, number)) parameters.push_back(matrix.parameter);
   }
-  const double correction = 1 / (1 - std::pow(decay_, optimizer_.steps()));
-  const auto average_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
-    return exchange_.view(optimizer_.slot_tensors(0)[matrix.bucket], matrix, part).contiguous();
+  return parameters;
+}
+
+std::array<ExactSum, DualMeasurement::num_sums> DualMeasurement::measure(int64_t number,
+                                                                         const std::vector<at::Tensor>& kept,
+                                                                         double share, double gradient_factor) {
+  std::vector<const SharedMatrix*> matrices;
+  std::map<const SharedMatrix*, at::Tensor> kept_of;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    if (!is_due(matrices_[i].index_in_model, number)) continue;
+    const SharedMatrix* const matrix = &exchange_.matrices()[i];
+    kept_of[matrix] = kept.at(matrices.size());
+    matrices.push_back(matrix);
+  }
+  const auto part_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
+    return kept_of.at(&matrix).narrow(0, part.elements.begin, part.elements.size());
   };
   const auto gradient_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
     return exchange_.view(parameters_.buckets()[matrix.bucket].gradient_shard, matrix, part).contiguous();
   };
-  std::array<ExactSum, 4> sums;
+  const auto squares_of = [&](const SharedMatrix& matrix, const MatrixPart& part) {
+    return exchange_.view(optimizer_.slot_tensors(1)[matrix.bucket], matrix, part).contiguous();
+  };
+  std::array<ExactSum, num_sums> sums;
   for (const MatrixExchange::Round& round : exchange_.rounds_of(matrices)) {
-    at::Tensor average = exchange_.gather(round, average_of), gradient = exchange_.gather(round, gradient_of);
-    if (!average.defined()) continue;
-    average.mul_(correction);
-    gradient.mul_(gradient_factor);
-    const at::Tensor noise = gradient.sub(average);
-    const std::array values = {inner_product(noise, noise.sign()), inner_product(gradient, average.sign()),
-                               inner_product(noise, orthogonal_factor(noise)),
-                               inner_product(gradient, orthogonal_factor(average))};
+    at::Tensor gradient = exchange_.gather(round, part_of), mean = exchange_.gather(round, gradient_of);
+    at::Tensor weights = epsilon_ ? exchange_.gather(round, squares_of) : at::Tensor();
+    if (!mean.defined()) continue;
+    mean.sub_(gradient).mul_(gradient_factor / (1 - share));
+    gradient.mul_(gradient_factor / share);
+    const at::Tensor noise = gradient.sub(mean);
+    std::array<double, num_sums> values = {inner_product(noise, noise.sign()), inner_product(gradient, mean.sign()),
+                                           inner_product(noise, orthogonal_factor(noise)),
+                                           inner_product(gradient, orthogonal_factor(mean))};
+    if (epsilon_) {
+      weights.sqrt_().add_(*epsilon_).reciprocal_();
+      values[4] = inner_product(noise, noise.mul(weights));
+      weights.mul_(mean);
+      values[5] = inner_product(gradient, weights);
+      values[6] = inner_product(mean, weights);
+    }
     for (size_t i = 0; i < values.size(); ++i) sums[i].add(values[i]);
   }
   return sums;
+}
+
+DualNormsOfStep DualMeasurement::norms_from(std::span<const double> sums) const {
+  DualNormsOfStep norms{.sign = {.noise = sums[0], .signal = sums[1]},
+                        .spectral = {.noise = sums[2], .signal = sums[3]},
+                        .preconditioned = std::nullopt};
+  if (epsilon_) norms.preconditioned = {.noise = std::sqrt(sums[4]), .signal = sums[5] / std::sqrt(sums[6])};
+  return norms;
 }
 
 }  // namespace copus

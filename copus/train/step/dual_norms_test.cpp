@@ -1,4 +1,4 @@
-// Compares measured norms with singular values by another method, and between layouts.
+// Compares measured norms with singular values from another method, and between layouts.
 #include "copus/train/step/dual_norms.h"
 
 #include <ATen/ATen.h>
@@ -17,38 +17,56 @@ namespace {
 using namespace given_gradients;
 
 constexpr double given_factor = 0.5;  // on the gradients, as clipping
+constexpr double given_share = 0.25;  // of the step's samples
 
-// The measurement before the fourth update of every rank of a layout.
+// The gradients of a part of the samples, as GradientProbe would have kept them.
+std::vector<at::Tensor> part_of_gradients(const Rank& rank, const std::vector<int64_t>& parameters) {
+  std::vector<at::Tensor> kept;
+  for (const int64_t index : parameters) {
+    const Parameter& parameter = rank.parameters.parameters()[index];
+    const at::Tensor whole = gradient_of(parameter.info, num_steps + 1);
+    kept.push_back(part_of(whole, parameter.box).contiguous().view({-1}).to(rank.parameters.master_dtype()));
+  }
+  return kept;
+}
+
+// Returns each rank's measurement before a layout's fourth update.
 std::vector<double> measure(const RunConfig& config, at::ScalarType dtype, const ParallelStrategy& strategy,
                             int64_t number) {
   std::vector<double> values;
   update_every_rank(config, dtype, strategy, [&](Rank& rank) {
     set_gradients(rank.parameters, num_steps);
     DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
-    const std::vector<double> agreed = agree_on_sums(measurement.measure(number, given_factor), rank.groups.everyone());
+    const auto sums = measurement.measure(number, part_of_gradients(rank, measurement.parameters_of(number)),
+                                          given_share, given_factor);
+    const std::vector<double> agreed = agree_on_sums(sums, rank.groups.everyone());
     if (rank.groups.everyone().rank() == 0) values = agreed;
   });
   return values;
 }
 
-// The same for a list of parameters, by definition.
+// Computes the same by definition, from the parameters.
 std::vector<double> expected(const RunConfig& config, const std::vector<ParameterInfo>& parameters) {
-  std::vector<double> sums(4);
+  std::vector<double> sums(DualMeasurement::num_sums);
   for (const ParameterInfo& parameter : parameters) {
-    at::Tensor average = at::zeros(parameter.shape, at::kDouble);
-    double weights = 0;
-    for (int64_t step = 0; step < num_steps; ++step) {
-      const double weight = std::pow(config.optimizer.muon.momentum, num_steps - 1 - step);
-      average = average + weight * gradient_of(parameter, step);
-      weights += weight;
-    }
-    average = average / weights;
-    const at::Tensor gradient = given_factor * gradient_of(parameter, num_steps), noise = gradient - average;
-    const auto [u, s, v] = at::linalg_svd(average, /*full_matrices=*/false);
+    const at::Tensor part = gradient_of(parameter, num_steps + 1), whole = gradient_of(parameter, num_steps);
+    const at::Tensor gradient = given_factor / given_share * part;
+    const at::Tensor mean = given_factor / (1 - given_share) * (whole - part), noise = gradient - mean;
+    const auto [u, s, v] = at::linalg_svd(mean, /*full_matrices=*/false);
     sums[0] += noise.abs().sum().item<double>();
-    sums[1] += (gradient * average.sign()).sum().item<double>();
+    sums[1] += (gradient * mean.sign()).sum().item<double>();
     sums[2] += at::linalg_svdvals(noise).sum().item<double>();
     sums[3] += (gradient * u.matmul(v)).sum().item<double>();
+    if (config.optimizer.kind != OptimizerKind::adamw) continue;
+    const double beta2 = config.optimizer.beta2;
+    at::Tensor squares = at::zeros(parameter.shape, at::kDouble);
+    for (int64_t step = 0; step < num_steps; ++step) {
+      squares = beta2 * squares + (1 - beta2) * gradient_of(parameter, step).square();
+    }
+    const at::Tensor scales = squares.sqrt() + config.optimizer.epsilon;
+    sums[4] += (noise.square() / scales).sum().item<double>();
+    sums[5] += (gradient * mean / scales).sum().item<double>();
+    sums[6] += (mean.square() / scales).sum().item<double>();
   }
   return sums;
 }
@@ -61,16 +79,16 @@ std::vector<ParameterInfo> hidden_matrices(const ModelDescription& model) {
   return matrices;
 }
 
-// The tolerance is that of twelve Newton-Schulz steps, which leave singular values near zero below 1.
+// The tolerance allows for twelve Newton-Schulz iterations, which leave singular values near zero below 1.
 TEST(DualMeasurement, MatchesSingularValues) {
   RunConfig config = small_run_by_muon();
   config.train.clip_norm = 0;
   const std::vector<double> right = expected(config, hidden_matrices(config.model));
   const std::vector<double> measured = measure(config, at::kDouble, {}, 0);
-  for (size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-4) << i;
 }
 
-// Nine layers have 63 matrices, and 32 layers have 224, in 3 and 14 groups.
+// Nine layers have 63 matrices in 3 groups, 32 layers have 224 in 14 groups.
 TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
   for (const int64_t layers : {9, 32}) {
     RunConfig config = small_run_by_muon();
@@ -88,7 +106,7 @@ TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
         for (size_t i = 0; i < all.size(); ++i) {
           if (!measurement.is_due(static_cast<int64_t>(i), number)) continue;
           ++times[i];
-          kinds.insert(all[i].name.substr(all[i].name.find("layers.") + 9));  // the rest after the layer's digits
+          kinds.insert(all[i].name.substr(all[i].name.find("layers.") + 9));  // the name after the layer's digits
         }
         EXPECT_GE(kinds.size(), 5) << layers << " layers, measurement " << number;
       }
@@ -107,11 +125,27 @@ TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
   }
 }
 
+RunConfig small_run_by_adamw() {
+  RunConfig config = small_run_by_muon();
+  config.optimizer.kind = OptimizerKind::adamw;
+  config.noise_scale.dual_interval = 1;
+  return config;
+}
+
+TEST(DualMeasurement, MatchesTheNormOfAdamWsSteps) {
+  RunConfig config = small_run_by_adamw();
+  config.train.clip_norm = 0;
+  const std::vector<double> right = expected(config, hidden_matrices(config.model));
+  const std::vector<double> measured = measure(config, at::kDouble, {}, 0);
+  for (size_t i = 4; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-9) << i;
+}
+
 TEST(DualMeasurement, IsTheSameToTheBitInEveryLayout) {
-  const RunConfig config = small_run_by_muon();
-  const std::vector<double> alone = measure(config, at::kFloat, {}, 0);
-  for (const ParallelStrategy& strategy : sharing_layouts) {
-    EXPECT_EQ(measure(config, at::kFloat, strategy, 0), alone) << to_string(strategy);
+  for (const RunConfig& config : {small_run_by_muon(), small_run_by_adamw()}) {
+    const std::vector<double> alone = measure(config, at::kFloat, {}, 0);
+    for (const ParallelStrategy& strategy : sharing_layouts) {
+      EXPECT_EQ(measure(config, at::kFloat, strategy, 0), alone) << to_string(strategy);
+    }
   }
 }
 

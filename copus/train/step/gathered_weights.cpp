@@ -26,7 +26,7 @@ GatheredWeights::~GatheredWeights() {
     try {
       work.wait();
     } catch (const std::exception&) {
-      // The gather has ended. Healing gathers again from the shares.
+      // The gather has ended; a healing job gathers again from the shares.
     }
   }
 }
@@ -36,7 +36,7 @@ void GatheredWeights::start() {
   COPUS_CHECK(gathered_.empty(), "an update has begun before the weights of the one before were whole");
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (int64_t b = 0; b < std::ssize(buckets); ++b) {
-    // A tied head has no weight of its own if its embedding is on the same rank.
+    // A tied head on its embedding's rank has no weight of its own.
     if (buckets[b].weight.defined()) gathered_[b] = start_gather(buckets[b]);
   }
 }
@@ -103,16 +103,16 @@ void GatheredWeights::gather(int64_t bucket) {
   gathered_[bucket] = start_gather(b);
 }
 
-// Starts to gather the next bucket that will be used and is not gathered yet, if there is room for it.
+// Starts to gather the next used bucket that is not gathered yet, if there is room for it.
 void GatheredWeights::gather_next() {
   if (!keeps_) {
     if (static_cast<int64_t>(gathered_.size()) > in_use_) return;
     next_gather_ = next_;
-    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0) ++next_gather_;  // the one in use, used again
+    if (next_ < uses_.size() && gathered_.count(uses_[next_]) != 0) ++next_gather_;  // the current bucket, used again
     if (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) == 0) gather(uses_[next_gather_]);
     return;
   }
-  // A gathered bucket stays until its last use, so each use is checked only once.
+  // Each use is checked only once, because a gathered bucket stays until its last use.
   while (next_gather_ < uses_.size() && gathered_.count(uses_[next_gather_]) != 0) ++next_gather_;
   if (next_gather_ < uses_.size()) gather(uses_[next_gather_]);
 }

@@ -46,7 +46,7 @@ int64_t count_whole(const ParameterStore& parameters, at::Tensor Bucket::* of) {
                        [&](const Bucket& bucket) { return has_memory(bucket.*of); });
 }
 
-// Forward and backward over the layers, which are buckets 1 to 6.
+// Runs forward and backward over the layers, buckets 1 to 6.
 const std::vector<int64_t> there_and_back = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1};
 
 TEST(GatheredWeights, OneBucketBesideTheOneInUse) {
@@ -101,7 +101,7 @@ TEST(GatheredWeights, UsesComeInTheirOrder) {
   });
 }
 
-// As on a device, a gathered bucket has its contents only after a wait.
+// As on a device, a gathered bucket has no contents before a wait.
 TEST(GatheredWeights, WithZeroOneABucketIsWholeWhenItIsUsedAndAllAreInTheEnd) {
   if (!test_device().is_cpu()) GTEST_SKIP() << "all tests are on a device";
   const auto check = [](RankModel& model) {
@@ -119,16 +119,16 @@ TEST(GatheredWeights, WithZeroOneABucketIsWholeWhenItIsUsedAndAllAreInTheEnd) {
     EXPECT_FALSE(is_whole(1)) << "somebody waits for what is not used";
     model.weights.use(1);
     EXPECT_TRUE(is_whole(1));
-    model.weights.use(1);  // again, with nothing under way
+    model.weights.use(1);  // again, with nothing in flight
     model.weights.finish();
     for (size_t bucket = 0; bucket < parameters.buckets().size(); ++bucket) EXPECT_TRUE(is_whole(bucket));
-    model.weights.start();  // and not waited for
+    model.weights.start();  // without a wait
   };
   on_every_rank({.data_parallel = 2, .zero_stage = 1}, check, as_on_a_device);
 }
 
-// Gradients of bucket b in micro-batch m are (m + 1) (b + 1) on every rank, so a share with two ranks and three
-// micro-batches holds 12 (b + 1).
+// The gradient of bucket b in micro-batch m is (m + 1) (b + 1) on every rank, so after three micro-batches on two ranks
+// a share is 12 (b + 1).
 void expect_sums(const ParallelStrategy& strategy, int64_t most_whole) {
   on_every_rank(strategy, [&](RankModel& model) {
     const std::vector<Bucket>& buckets = model.parameters.buckets();

@@ -12,20 +12,19 @@ namespace copus {
 
 namespace {
 
-// Returns the pass that adds a parameter's gradient: B (input pass) for norms, embedding and head; W (weight pass) for
-// the linear layers of the decoder (WeightGradients).
+// Returns the pass that adds a parameter's gradient: B for norms, embedding and head; W for the decoder's linear layers
+// (WeightGradients).
 GradientPart part_of(const Parameter& parameter) {
   const bool is_linear = parameter.info.kind == ParameterKind::linear || parameter.info.kind == ParameterKind::bias;
   return is_linear && parameter.info.layer >= 0 ? GradientPart::weight_pass : GradientPart::input_pass;
 }
 
-// Learned positions are stored with a tied embedding in both of its copies, but get a gradient only from the
-// embedding's side.
+// Both copies of a tied embedding also store learned positions, but these get a gradient only on the embedding's side.
 bool is_tied_to_head(const Parameter& parameter) {
   return parameter.sharding.tied && parameter.info.name == token_embedding_name;
 }
 
-// Returns the next element at which a block of a squared norm can begin. With aligned blocks, a parameter's norm does
+// Returns the next element at which a block of a squared norm may begin. With aligned blocks, a parameter's norm does
 // not depend on the elements before the parameter.
 int64_t next_block(int64_t element) { return round_up(element, kernels::squared_norm_block); }
 
@@ -98,7 +97,7 @@ void GradientProbe::find_tied() {
   }
 }
 
-// Runs `read` and times it as separate work, apart from the computation or wait that it interrupts.
+// Runs `read`, and records its time separately from the computation or wait that it interrupts.
 template <class Read>
 void GradientProbe::read(const Read& read) {
   recorder_.aside({.category = "statistics", .name = "probe", .part = StepPart::optimizer},
@@ -112,8 +111,46 @@ void GradientProbe::add(const GradientRange& range) {
 
 void GradientProbe::begin(ProbeSource source, const MicroBatch& first) {
   source_ = source;
+  kept_before_partial_sums_ = source == ProbeSource::prefix;
   parts_to_come_ = num_parts * prefix_ranges_.size();
   if (reads_prefix() && !is_row_.empty()) read([&] { list_rows(first.host_tokens); });
+}
+
+void GradientProbe::keep(std::vector<int64_t> parameters) {
+  kept_.clear();
+  for (const int64_t parameter : parameters) kept_.push_back({parameter, {}});
+}
+
+int64_t GradientProbe::ranks_kept(ProbeSource source, int64_t data_parallel) {
+  return source == ProbeSource::rank && data_parallel > 1 ? data_parallel / 2 : data_parallel;
+}
+
+// Copies the gradients of the kept parameters that meet the condition; zeros if this rank's small batch does not count.
+template <class Condition>
+void GradientProbe::copy_kept(const Condition& condition) {
+  const bool counts = groups_.here().data < ranks_kept(source_, groups_.data().size());
+  for (KeptGradient& kept : kept_) {
+    const Parameter& parameter = parameters_.parameters()[kept.parameter];
+    if (!condition(parameter)) continue;
+    const at::Tensor gradient =
+        parameters_.buckets()[parameter.bucket].gradient.narrow(0, parameter.offset, parameter.box.num_elements());
+    kept.values = counts ? gradient.clone() : gradient.new_zeros(gradient.sizes());
+  }
+}
+
+std::vector<at::Tensor> GradientProbe::take_kept() {
+  std::vector<at::Tensor> gradients;
+  for (const KeptGradient& kept : std::exchange(kept_, {})) {
+    if (!kept.values.defined()) return {};  // the step had no source
+    const auto add_up = [&](Communicator& group) {
+      group.all_reduce(kept.values.data_ptr(), kept.values.numel(), data_type_of(kept.values));
+    };
+    const Sharding& sharding = parameters_.parameters()[kept.parameter].sharding;
+    if (kept_before_partial_sums_ && sharding.partial) add_up(groups_.replicas(sharding));
+    if (groups_.data().size() > 1) add_up(groups_.data());
+    gradients.push_back(kept.values);
+  }
+  return gradients;
 }
 
 void GradientProbe::list_rows(const std::vector<int64_t>& tokens) {
@@ -135,6 +172,9 @@ void GradientProbe::first_micro_batch_done(int64_t chunk, GradientPart part) {
   read([&] {
     for (const GradientRange& range : prefix_ranges_[chunk][index(part)]) add(range);
     copy_partial(chunk, part);
+    if (part == GradientPart::weight_pass) {
+      copy_kept([&](const Parameter& parameter) { return parameter.chunk == chunk; });
+    }
     for (const Parameter* const copy : {embedding_, head_}) {
       if (copy != nullptr && copy->chunk == chunk && part == GradientPart::input_pass) read_tied(*copy);
     }
@@ -154,9 +194,9 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// Starts the sums of the copied partial gradients. The reduction and the passes may use the same groups. All ranks of a
-// group still issue its operations in the same order: these ranks are in the same pipeline stage and have the same list
-// of actions, and every schedule puts these sums between the same two actions.
+// Starts the sums of the copied partial gradients. Reductions and passes may use the same groups. All ranks of a group
+// nevertheless issue its operations in the same order, because they are in the same pipeline stage, execute the same
+// actions, and start these sums between the same two actions.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
@@ -164,17 +204,17 @@ void GradientProbe::start_partial() {
   }
 }
 
-// Reads the norm of a tied embedding. Its gradient is a + c: a comes from the embedding's side and c from the head's
-// side. a is zero except in the rows of the tokens. With a' and c' for these rows, |a + c|^2 = |c|^2 + |a' + c'|^2 -
-// |c'|^2. So only c' has to be sent to the rank that holds a'.
+// Reads the norm of a tied embedding's gradient a + c, where a is from the embedding's side and c from the head's. a is
+// zero except in the rows of the tokens. With a' and c' for these rows, |a + c|^2 = |c|^2 + |a' + c'|^2 - |c'|^2, so
+// only c' must be sent to the rank with a'.
 void GradientProbe::read_tied(const Parameter& copy) {
   if (copy.tied_copy) add({copy.bucket, copy.offset, copy.offset + copy.box.num_elements()});
   (copy.tied_copy ? head_rows_ : embedding_rows_) = kernels::embedding(copy.gradient, rows_);
 }
 
-// Sends the rows of a tied embedding. This must not happen earlier: with two stages the two copies' group is also the
-// pipeline's group, whose messages arrive in the order of sending, and the first stage receives gradients until now.
-// The last stage finishes long before.
+// Sends the rows of a tied embedding. This must not happen earlier: with two stages, the group of the two copies is
+// also the pipeline's group. Its messages arrive in the order of sending, and the first stage receives gradients until
+// now. The last stage finishes long before.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
   if (!reads_prefix() || is_row_.empty() || has_both || rows_.numel() == 0) return;
@@ -190,6 +230,9 @@ void GradientProbe::schedule_done() {
 
 void GradientProbe::before_data_parallel(int64_t bucket) {
   if (source_ != ProbeSource::rank && source_ != ProbeSource::prefix_of_each_rank) return;
+  if (!kept_.empty()) {
+    read([&] { copy_kept([&](const Parameter& parameter) { return parameter.bucket == bucket; }); });
+  }
   for (const Parameter* const copy : {embedding_, head_}) {
     const bool is_alone = source_ == ProbeSource::prefix_of_each_rank && copy != nullptr && copy->bucket == bucket;
     if (is_alone) return read([&] { read_tied(*copy); });

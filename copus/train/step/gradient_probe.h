@@ -1,6 +1,7 @@
-// Reads, during a step, squared norms of gradients of batches smaller than the global batch. From them training
-// measures the gradient noise scale (copus/statistics). Each parameter's Sharding says which gradients are replicated,
-// partial or tied, so in any layout the result is the norm of the logical parameter vector.
+// Reads, during a step, squared norms of gradients of batches smaller than the global batch, and keeps such gradients
+// of some parameters. From them training measures the gradient noise scale, in several norms (copus/statistics). Each
+// parameter's Sharding says which gradients are replicated, partial or tied, so in any layout the result is the norm of
+// the logical parameter vector.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,61 +21,80 @@
 
 namespace copus {
 
-// The pass that completes a parameter's gradient. The pass B (input pass) completes some gradients. The pass W (weight
-// pass), which may come later, completes the others.
+// The pass that completes a parameter's gradient: B (input_pass) or W (weight_pass), which may come later.
 enum class GradientPart { input_pass, weight_pass };
 
-// All ranks of a layout call these functions in every step, in this order: first begin(), then the functions that the
-// executor and the reduction call, then finish().
+// All ranks of a layout call these functions in every step in this order: begin(), then those that the executor and the
+// reduction call, then finish().
 class GradientProbe {
  public:
-  // Keeps references to all three arguments.
+  // All three arguments must outlive this object.
   GradientProbe(ParameterStore& parameters, RankGroups& groups, StepRecorder& recorder);
 
-  // Begins a step, before its first action. `first` is this rank's first micro-batch. Its tokens are the rows of a tied
-  // embedding that get a gradient from the embedding's side.
+  // Begins a step, before its first action. `first`: this rank's first micro-batch, whose tokens are the rows of a tied
+  // embedding with a gradient on the embedding's side.
   void begin(ProbeSource source, const MicroBatch& first);
+
+  // Chooses the parameters whose gradients of a small batch the next step keeps, by their indices in the store: linear
+  // weights only. Discards what is kept.
+  void keep(std::vector<int64_t> parameters);
 
   // Call with source `prefix` when this part of a chunk's gradients of the first micro-batch is complete, before later
   // micro-batches add to it.
   void first_micro_batch_done(int64_t chunk, GradientPart part);
 
-  // Sources with a prefix: call after the schedule's last action, when no pipeline message to this rank is under way.
+  // Sources with a prefix: call after the schedule's last action, when no pipeline message to this rank is in flight.
   void schedule_done();
 
-  // Call when the bucket's gradient is about to enter its data-parallel reduction. With source `rank`, its partial and
-  // tied gradients must have been added up. With source `prefix_of_each_rank`, this concerns the first micro-batch, and
-  // only its partial gradients must have been added up.
+  // Call just before a bucket's gradient enters its data-parallel reduction. With source `rank`, the bucket's partial
+  // and tied gradients must already have been summed. With source `prefix_of_each_rank`, which reads only the first
+  // micro-batch, only the partial gradients must have been summed.
   void before_data_parallel(int64_t bucket);
 
-  // Ends the step's gradients: waits, in the order of the device's work, for the operations that are under way.
+  // Ends the step's gradients: waits, in the order of the device's work, for all operations in flight.
   void finish();
-  // Returns this rank's part of the sum, over data-parallel ranks, of the squared norms of their small-batch gradients,
-  // and resets it. The gradients include the step's loss scale. The sum over all ranks counts every logical element of
-  // each data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
+  // Returns this rank's part of the sum over data-parallel ranks of the squared norms of their small-batch gradients,
+  // and resets it. Gradients include the step's loss scale. The sum over all ranks counts every logical element of each
+  // data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
   ExactSum take();
+
+  // Returns the kept gradients in the order of keep(), summed over the data-parallel ranks whose small batches count:
+  // each flat, with the elements of this rank's box of the parameter, in the master dtype, with the step's loss scale.
+  // Empty if the step had no source or nothing was to be kept. All ranks call it after finish().
+  std::vector<at::Tensor> take_kept();
+  // The number of data-parallel ranks whose small batches take_kept() sums up: with source `rank` half of them, so that
+  // the others' gradients are independent of the sum, and otherwise all.
+  static int64_t ranks_kept(ProbeSource source, int64_t data_parallel);
 
  private:
   static constexpr size_t num_parts = 2;
   static size_t index(GradientPart part) { return static_cast<size_t>(part); }
 
-  // A range of partial gradients, and where its copy goes.
+  // A range of partial gradients, and the position of its copy.
   struct PartialRange {
     GradientRange from;
     int64_t chunk;
     GradientPart part;
     int64_t to;
   };
-  // Gradients of this rank that are partial over the same group.
+  // This rank's gradients that are partial over the same group.
   struct PartialVector {
     Communicator* group;
-    bool counts;  // whether this rank is the first of the group, which counts the norm
+    bool counts;  // whether this rank, as the first of the group, counts the norm
     std::vector<PartialRange> ranges;
     at::Tensor values;  // flat, master dtype; kept for the whole run
     Work work;
   };
 
+  // The copy of a parameter's gradient.
+  struct KeptGradient {
+    int64_t parameter;
+    at::Tensor values;
+  };
+
   void list_ranges();
+  template <class Condition>
+  void copy_kept(const Condition& condition);
   void list_partial(int64_t bucket, GradientPart part);
   PartialVector& partial_vector(const Parameter& parameter);
   void find_tied();
@@ -94,19 +114,21 @@ class GradientProbe {
   std::vector<std::array<std::vector<GradientRange>, num_parts>> prefix_ranges_;  // by chunk: neither partial nor tied
   std::vector<std::vector<GradientRange>> rank_ranges_;                           // by bucket
   std::vector<PartialVector> partial_;
-  // The copies of a tied embedding on this rank; null if there is none.
+  // This rank's copies of a tied embedding; null if it has none.
   const Parameter* embedding_ = nullptr;
   const Parameter* head_ = nullptr;
 
-  // State of one step.
+  // The state of one step.
   ProbeSource source_ = ProbeSource::none;
   kernels::NormSum sum_, subtracted_;
   size_t parts_to_come_ = 0;
-  // The distinct tokens of the first micro-batch in this rank's part of the vocabulary, as ascending rows of that part,
+  // The distinct tokens of the first micro-batch in this rank's part of the vocabulary, as ascending rows of this part;
   // and the gradients of these rows, [rows, hidden].
   at::Tensor rows_, embedding_rows_, head_rows_;
   std::vector<uint8_t> is_row_;
   Work sent_;
+  std::vector<KeptGradient> kept_;
+  bool kept_before_partial_sums_ = false;  // whether kept gradients are partial where their parameters' are
 };
 
 }  // namespace copus

@@ -28,7 +28,7 @@ GradientReduction::GradientReduction(ParameterStore& parameters, RankGroups& gro
       const int64_t end_of_previous = std::exchange(previous_end, end);
       if (!parameter.sharding.partial) continue;
       Communicator& group = groups.replicas(parameter.sharding);
-      // Adjacent ranges are merged; the padding between them is zero.
+      // Merges adjacent ranges; the padding between them is zero.
       std::vector<PartialRange>& ranges = partial_[b];
       if (!ranges.empty() && ranges.back().group == &group && ranges.back().end == end_of_previous) {
         ranges.back().end = end;
@@ -49,8 +49,8 @@ void GradientReduction::begin(int64_t micro_batches) {
 
 void GradientReduction::pass_begins(int64_t bucket) {
   if (!cuts_gradients_) return;
-  // If one rank holds the whole model, its next backward pass begins long after the last one has ended. So the
-  // gradients of embedding and head need not exist at the same time.
+  // Without a pipeline, a micro-batch's backward pass begins long after the previous one has ended. By then older
+  // reductions may be awaited, so that gradients of embedding and head need not exist at the same time.
   const bool is_next_pass =
       parameters_.placement().strategy.pipeline_parallel == 1 && !reducing_.empty() && reducing_.back().bucket < bucket;
   while (num_under_way() >= (is_next_pass ? 1 : most_whole_) || is_under_way(bucket)) finish_oldest();
@@ -70,8 +70,8 @@ bool GradientReduction::is_tied(int64_t bucket) const {
   return std::find(tied_.begin(), tied_.end(), bucket) != tied_.end();
 }
 
-// Starts the sums of a bucket's partial gradients. The bucket's data-parallel reduction starts with the next bucket,
-// when these sums have had time to finish. This is a fixed point of the step, so the order is the same on every rank.
+// Starts the sums of a bucket's partial gradients. The bucket's data-parallel reduction starts with the next bucket, by
+// which time the sums should be done. This is a fixed point of the step, so the order is the same on all ranks.
 void GradientReduction::start_partial(int64_t bucket) {
   finish_partial();
   const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;
@@ -109,7 +109,7 @@ void GradientReduction::start_data_parallel(int64_t bucket) {
   }
 }
 
-// The sum over copies of a bucket's share also starts with the next bucket, at a fixed point of the step.
+// The sum of a bucket's share over the copies also starts with the next bucket, a fixed point of the step.
 void GradientReduction::finish_scattering() {
   if (!scattering_) return;
   scattering_->work.wait();
@@ -117,7 +117,7 @@ void GradientReduction::finish_scattering() {
   scattering_.reset();
 }
 
-// With hybrid sharding, starts to add this rank's share of a bucket to the shares of the other copies.
+// With hybrid sharding, starts to sum this rank's share of a bucket over the copies.
 void GradientReduction::add_copies(int64_t bucket) {
   Communicator& copies = groups_.copies();
   if (copies.size() == 1) return;
@@ -144,7 +144,7 @@ bool GradientReduction::is_under_way(int64_t bucket) const {
   return (pending_ && is_it(*pending_)) || std::any_of(reducing_.begin(), reducing_.end(), is_it);
 }
 
-// Waits for the reduction that was started first.
+// Waits for the oldest reduction in flight.
 void GradientReduction::finish_oldest() {
   if (reducing_.empty()) finish_partial();
   const Reducing& oldest = reducing_.front();
@@ -160,7 +160,7 @@ void GradientReduction::finish_oldest() {
 void GradientReduction::add_tied() {
   if (tied_.empty()) return;
   const at::Tensor& gradient = parameters_.buckets()[tied_.front()].gradient;
-  if (tied_.size() == 2) {  // both copies are on this rank, the embedding first
+  if (tied_.size() == 2) {  // this rank has both copies, the embedding first
     add_tied_gradient(parameters_);
     if (cuts_gradients_) take_memory(parameters_.buckets()[tied_.back()].gradient);
   } else {

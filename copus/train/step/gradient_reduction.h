@@ -1,5 +1,4 @@
-// Reduces gradients within a step over the ranks that hold the same parameters, bucket by bucket, while the backward
-// pass continues.
+// Reduces gradients over the ranks that hold the same parameters, bucket by bucket, while the backward pass continues.
 #pragma once
 
 #include <cstdint>
@@ -13,57 +12,58 @@
 
 namespace copus {
 
-// The reduction of every step's gradients, driven by the parameters' Sharding. A bucket is summed over
-// 1. the replica groups of its partial parameters,
-// 2. for a tied embedding: the two copies,
-// 3. the data-parallel ranks: by an all-reduce, or with ZeRO by a reduce-scatter into this rank's shard of the bucket
-//   (the rest of its gradient is meaningless afterwards),
-// 4. with several copies of the shards: the ranks with the same shard, once the step's shard is complete.
+// Reduces every step's gradients as the parameters' Sharding says. A bucket is summed
+// 1. for partial parameters: over their replica groups,
+// 2. for a tied embedding: over its two copies,
+// 3. over the data-parallel ranks: by an all-reduce, or with ZeRO by a reduce-scatter into this rank's shard of the
+// bucket
+//   (the rest of its gradient is then undefined),
+// 4. with several copies of the shards: over the ranks with the same shard, once the step's shard is complete.
 //
 // Sums follow the order of the ranks. Sums of tied embeddings are embedding + head.
 //
 // With ZeRO-2 and 3 a rank keeps only its shard. Each micro-batch's gradients are reduced separately and added to the
-// shard, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two buckets exist at
-// once: one to which a pass adds, and one that is being reduced. Partial parameters, which are added up first, need a
-// third.
+// shard, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two whole buckets
+// exist at once: one to which a pass adds, and one that is being reduced. Partial parameters, which are summed first,
+// need a third.
 //
-// With one micro-batch, a tied embedding's two gradients are added before the reduction, so that the sum has the same
-// bits as in the other ZeRO stages. With several micro-batches, the shards are added at the end. This saves whole
-// buckets, and a message between the pipeline stages for each micro-batch.
+// With one micro-batch, a tied embedding's two gradients are summed before the reduction, so that the bits are the same
+// as in the other ZeRO stages. With several micro-batches their shards are summed at the end, which saves whole
+// buckets, and a message between pipeline stages per micro-batch.
 class GradientReduction {
  public:
-  // Keeps references to all three arguments. `probe` sees each bucket between steps 2 and 3.
+  // All three arguments must outlive this object. `probe` sees each bucket between steps 2 and 3.
   GradientReduction(ParameterStore& parameters, RankGroups& groups, GradientProbe& probe);
 
-  // Whether a rank keeps only its share, so that every micro-batch's gradients are reduced.
+  // Returns whether ranks keep only their share, so that every micro-batch's gradients are reduced.
   bool reduces_each_micro_batch() const { return cuts_gradients_; }
 
   // Begins a step in which this rank runs `micro_batches` micro-batches.
   void begin(int64_t micro_batches);
 
-  // Call before a micro-batch's gradients are added to a bucket. With ZeRO-2 and 3 it allocates the bucket, zeroed.
+  // Call before a micro-batch's gradients are added to a bucket. With ZeRO-2 and 3 allocates the bucket, zeroed.
   void pass_begins(int64_t bucket);
 
-  // Starts to reduce a bucket whose gradient on this rank is complete: complete for the step, or with ZeRO-2 and 3 for
-  // a micro-batch. All ranks of a data-parallel group call it for the buckets in the same order.
+  // Starts to reduce a bucket whose gradient is complete on this rank, for the step or (with ZeRO-2 and 3) for a
+  // micro-batch. All ranks of a data-parallel group call it for the same buckets in the same order.
   void bucket_done(int64_t bucket);
 
-  // Waits until all gradients are reduced; call after the last bucket.
+  // Waits until all gradients are reduced. Call it after the last bucket.
   void finish();
 
  private:
-  // A range of a bucket whose parameters are partial over the same group.
+  // A range of a bucket with parameters that are partial over the same group.
   struct PartialRange {
     Communicator* group;
     int64_t begin;
     int64_t end;
   };
-  // A bucket whose partial ranges are being added up.
+  // A bucket whose partial ranges are being summed.
   struct Pending {
     int64_t bucket;
     std::vector<Work> works;
   };
-  // With ZeRO-1, a bucket whose share has yet to be added to the other copies' shares.
+  // With ZeRO-1: a bucket whose share has yet to be summed over the copies.
   struct Scattering {
     int64_t bucket;
     Work work;
@@ -94,19 +94,18 @@ class GradientReduction {
   GradientProbe& probe_;
   const bool cuts_gradients_;
   std::vector<std::vector<PartialRange>> partial_;  // by bucket
-  std::vector<int64_t> tied_;                       // buckets that hold a tied embedding: one copy, or both
+  std::vector<int64_t> tied_;                       // buckets with one or both copies of a tied embedding
   int64_t most_whole_ = 2;
   int64_t micro_batches_ = 0;
   std::vector<int64_t> times_done_;  // by bucket, in this step
-  std::vector<bool> has_share_;      // by bucket: whether the share holds gradients of this step
+  std::vector<bool> has_share_;      // by bucket: whether the share has gradients of this step
   std::optional<Pending> pending_;
   std::optional<Scattering> scattering_;
-  std::deque<Reducing> reducing_;  // in the order in which they were started
+  std::deque<Reducing> reducing_;  // oldest first
   std::vector<Work> works_;
 };
 
-// Adds the gradient of a tied head to the gradient of the embedding on the same rank. Does nothing if the rank does not
-// hold both copies.
+// Adds a tied head's gradient to the gradient of the embedding, if this rank has both.
 void add_tied_gradient(const ParameterStore& parameters);
 
 }  // namespace copus

@@ -18,7 +18,7 @@ at::Tensor elements_of(const at::Tensor& flat, const Stretch& elements) {
   return flat.narrow(0, elements.begin, elements.size());
 }
 
-// The view of a matrix that is a tensor-parallel rank's part.
+// Returns a tensor-parallel rank's part of a matrix, as a view.
 at::Tensor part_of(const at::Tensor& matrix, const Box& box) {
   return matrix.narrow(0, box.begin[0], box.shape[0]).narrow(1, box.begin[1], box.shape[1]);
 }
@@ -54,7 +54,7 @@ bool MatrixExchange::is_here(const MatrixPart& part) const {
   return part.tensor == groups_.here().tensor && part.shard == groups_.here().data % zero_shards_;
 }
 
-// The rank, in the group of the stage, that holds a part in this copy of the state.
+// Returns the rank, within the stage's group, that holds a part in this copy of the state.
 int64_t MatrixExchange::rank_of(const MatrixPart& part, int64_t copy) const {
   return (copy * zero_shards_ + part.shard) * tensor_parallel_ + part.tensor;
 }
@@ -66,7 +66,7 @@ at::Tensor MatrixExchange::view(const at::Tensor& shard, const SharedMatrix& mat
 
 at::Tensor MatrixExchange::gather(const Round& round, const ReadPart& read) {
   Communicator& stage = groups_.stage();
-  std::vector<at::Tensor> sent;  // until the exchange is done
+  std::vector<at::Tensor> sent;  // kept until the exchange is done
   std::vector<Piece> pieces;
   std::vector<Message> outgoing, incoming;
   for (const SharedMatrix* matrix : round) {
@@ -92,7 +92,7 @@ at::Tensor MatrixExchange::gather(const Round& round, const ReadPart& read) {
   return mine == nullptr ? at::Tensor() : assemble(*mine, pieces);
 }
 
-// Pieces are sorted by tensor-parallel rank.
+// `pieces` must be sorted by tensor-parallel rank.
 at::Tensor MatrixExchange::assemble(const SharedMatrix& matrix, const std::vector<Piece>& pieces) const {
   at::Tensor whole = kernels::empty(matrix.parameter.shape, parameters_.master_dtype(), parameters_.device());
   for (auto piece = pieces.begin(); piece != pieces.end();) {

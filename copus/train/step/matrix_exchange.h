@@ -1,4 +1,4 @@
-// Assembles whole matrices, whose parts are on several ranks, on the ranks that own them, and distributes results.
+// Assembles whole matrices from parts on several ranks on the ranks that own them, and distributes results.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,35 +14,34 @@
 
 namespace copus {
 
-// The hidden matrices of this rank's pipeline rank. All ranks of the pipeline rank call these functions in the same
-// order.
+// The hidden matrices of a pipeline rank. All its ranks call these functions in the same order.
 class MatrixExchange {
  public:
-  // Matrices that are exchanged at the same time: at most one of each owner.
+  // Matrices that are exchanged at the same time: at most one per owner.
   using Round = std::vector<const SharedMatrix*>;
-  // Returns this rank's elements of a part, flat and in the master dtype.
+  // Returns this rank's elements of a part, flat, in the master dtype.
   using ReadPart = std::function<at::Tensor(const SharedMatrix&, const MatrixPart&)>;
 
-  // Keeps references to both arguments.
+  // Both arguments must outlive this object.
   MatrixExchange(const ParameterStore& parameters, RankGroups& groups);
 
   const std::vector<SharedMatrix>& matrices() const { return shares_.matrices; }
-  // Divides matrices into rounds, in their order.
+  // Divides the matrices, in order, into rounds.
   std::vector<Round> rounds_of(std::span<const SharedMatrix* const> matrices) const;
-  // The round's matrix that this rank owns; null if there is none.
+  // Returns the round's matrix that this rank owns; null if there is none.
   const SharedMatrix* own(const Round& round) const;
 
-  // Returns the round's matrix that this rank owns, assembled from what `read` returns on the ranks that hold its
-  // parts; undefined if there is none.
+  // Returns the round's matrix that this rank owns, assembled from the results of `read` on the ranks with its parts;
+  // undefined if there is none.
   at::Tensor gather(const Round& round, const ReadPart& read);
-  // Copies the parts of each owner's matrix to the tensors that `read` returns on the ranks that hold them.
+  // Copies the parts of each owner's matrix into the tensors that `read` returns on the ranks with these parts.
   void distribute(const Round& round, const at::Tensor& own, const ReadPart& read);
 
-  // This rank's view of the part's elements in a tensor of the bucket's shard.
+  // Returns this rank's view of the part's elements in a tensor of the bucket's shard.
   at::Tensor view(const at::Tensor& shard, const SharedMatrix& matrix, const MatrixPart& part) const;
 
  private:
-  // A part of the own matrix, as it arrives.
+  // A part of this rank's own matrix, as it arrives.
   struct Piece {
     const MatrixPart* part;
     at::Tensor elements;

@@ -13,7 +13,7 @@ Orthogonalization::Orthogonalization(const ParameterStore& parameters, const Opt
 }
 
 void Orthogonalization::run(double gradient_factor) {
-  // The momentum after the update, or with Nesterov's method one more step ahead.
+  // The momentum after the update; with Nesterov's method, after one more.
   const double kept = settings_.nesterov ? settings_.momentum * settings_.momentum : settings_.momentum;
   const auto momentum = [&](const SharedMatrix& matrix, const MatrixPart& part) {
     return kernels::weighted_sum(exchange_.view(optimizer_.slot_tensors(0)[matrix.bucket], matrix, part), kept,

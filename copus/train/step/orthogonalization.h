@@ -1,5 +1,5 @@
-// Muon's directions, which need whole matrices: assembles each hidden matrix' momentum on one rank, orthogonalises it
-// there, and distributes the result.
+// Computes Muon's directions, which need whole matrices: assembles each hidden matrix's momentum on one rank,
+// orthogonalises it there, and distributes the result.
 #pragma once
 
 #include <vector>
@@ -12,13 +12,13 @@ namespace copus {
 
 class Orthogonalization {
  public:
-  // Keeps references to all arguments but `config`, which belong to the same layout.
+  // All arguments but `config` must belong to the same layout and outlive this object.
   Orthogonalization(const ParameterStore& parameters, const OptimizerConfig& config, const Optimizer& optimizer,
                     MatrixExchange& exchange);
 
-  // Computes the directions of the update with the reduced gradients in `parameters`, each multiplied by
-  // gradient_factor, and leaves them in the optimizer's second slot, scaled by update_factor(). All ranks of a pipeline
-  // rank call it. The same matrix gives the same bits in every layout.
+  // Computes the directions of the update from the reduced gradients in `parameters`, multiplied by gradient_factor.
+  // Stores them in the optimizer's second slot, scaled by update_factor(). All ranks of a pipeline rank call it. The
+  // same matrix gives the same bits in every layout.
   void run(double gradient_factor);
 
  private:

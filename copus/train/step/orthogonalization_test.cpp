@@ -1,4 +1,4 @@
-// Compares Muon's updates with a float64 reference that uses a singular value decomposition instead of matrix products.
+// Compares Muon's updates with a float64 reference that uses a singular value decomposition, not matrix products.
 #include "copus/train/step/orthogonalization.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ double polynomials_of(const MuonSettings& settings, double x) {
   return x;
 }
 
-// The weights of all hidden matrices after the updates, by the published algorithm in float64.
+// Returns the weights of all hidden matrices after the updates, by the published algorithm in float64.
 std::map<std::string, at::Tensor> reference(const RunConfig& config) {
   ParameterStore store(config.model, at::kDouble, at::kCPU);
   store.initialize(5);
@@ -43,7 +43,7 @@ std::map<std::string, at::Tensor> reference(const RunConfig& config) {
     for (int64_t step = 0; step < num_steps; ++step) {
       const at::Tensor gradient =
           gradient_of(parameter.info, step) * clip_factor(std::sqrt(norms[step]), config.train.clip_norm);
-      // As published the momentum is a sum, not an average; its scale does not matter.
+      // As published, the momentum is a sum, not an average. Its scale does not matter.
       momentum = settings.momentum * momentum + gradient;
       const at::Tensor ahead = settings.nesterov ? settings.momentum * momentum + gradient : momentum;
       auto [u, s, v] = at::linalg_svd(ahead / ahead.norm(), /*full_matrices=*/false);
@@ -63,7 +63,7 @@ double relative_error(const at::Tensor& ours, const at::Tensor& expected) {
   return ((ours.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
-// The largest element of this rank's directions.
+// Returns the largest element of this rank's directions.
 double largest_direction(const Rank& rank) {
   double largest = 0;
   for (const SharedMatrix& matrix : rank.exchange.matrices()) {
@@ -101,8 +101,8 @@ TEST(Orthogonalization, FollowsThePublishedAlgorithmInFloat64) {
   }
 }
 
-// In fp32 the error is rounding in five iterations. In bf16 it is bf16's rounding in them, relative to updates that are
-// small beside the weights.
+// In fp32 the error is the rounding of five iterations. In bf16 it is bf16's rounding, relative to updates that are
+// small compared with the weights.
 TEST(Orthogonalization, IsCloseToFloat64InLowerPrecision) {
   for (const auto& [precision, tolerance] : {std::pair(Precision::fp32, 1e-5), std::pair(Precision::bf16, 0.02)}) {
     RunConfig config = small_run_by_muon();
@@ -118,7 +118,7 @@ TEST(Orthogonalization, IsCloseToFloat64InLowerPrecision) {
   }
 }
 
-// Ranks that hold parts of matrices leave the bits that one rank with whole matrices leaves.
+// Ranks with parts of matrices compute the same bits as one rank with whole matrices.
 TEST(Orthogonalization, TheSameGradientsGiveTheSameBitsInEveryLayout) {
   const RunConfig config = small_run_by_muon();
   std::map<std::string, at::Tensor> expected;
@@ -149,7 +149,7 @@ TEST(Orthogonalization, DirectionsOfAnUpdateThatIsNotMadeAreDiscarded) {
   for (const ParallelStrategy& strategy : {ParallelStrategy{}, {.data_parallel = 3, .zero_stage = 1}}) {
     update_every_rank(config, at::kFloat, strategy, [](Rank& rank) {
       set_gradients(rank.parameters, 0);
-      rank.orthogonalization.run(1);
+      rank.orthogonalization->run(1);
       EXPECT_GT(largest_direction(rank), 0);
       rank.optimizer.discard_directions();
       EXPECT_EQ(largest_direction(rank), 0);
@@ -157,7 +157,7 @@ TEST(Orthogonalization, DirectionsOfAnUpdateThatIsNotMadeAreDiscarded) {
   }
 }
 
-// A matrix without gradients gets no update but weight decay.
+// A matrix without gradients only decays.
 TEST(Orthogonalization, AZeroMatrixStaysZero) {
   const at::Tensor zero = at::zeros({3, 5}, at::kFloat);
   const auto polynomials = newton_schulz_polynomials(NewtonSchulz::jordan, 5);

@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// One run of a schedule, and the state that exists between its actions.
+// One execution of a schedule, with the state between its actions.
 class PipelineExecutor::Pass : private BucketUse {
  public:
   Pass(PipelineExecutor& executor, const Schedule& schedule, const std::vector<MicroBatch>& micro_batches,
@@ -45,13 +45,13 @@ class PipelineExecutor::Pass : private BucketUse {
   }
 
  private:
-  // State that a chunk keeps for a micro-batch.
+  // A chunk's state of a micro-batch.
   struct Slot {
-    at::Tensor input, output;                    // of F: received from the previous stage, sent to the next stage
-    at::Tensor output_gradient, input_gradient;  // of B: received from the next stage, sent to the previous stage
+    at::Tensor input, output;                    // of F: from the previous stage, to the next stage
+    at::Tensor output_gradient, input_gradient;  // of B: from the next stage, to the previous stage
     Work receive;                                // of input or output_gradient
     ChunkActivations activations;
-    std::optional<WeightGradients> deferred;  // work that B has left for W
+    std::optional<WeightGradients> deferred;  // computation that B has left for W
   };
 
   void perform(const Action& action, const std::optional<Action>& next) {
@@ -74,7 +74,7 @@ class PipelineExecutor::Pass : private BucketUse {
         backward(action, weight_pass_follows, chunk, slot);
         break;
       case ActionKind::backward_weight:
-        if (!slot.deferred) break;  // already done together with B
+        if (!slot.deferred) break;  // already done in B
         compute(StepPart::backward, "W", "weight gradients", action);
         begin_work(action, flops(action, action.kind), /*is_whole_backward=*/false);
         slot.deferred->run(this);
@@ -105,8 +105,7 @@ class PipelineExecutor::Pass : private BucketUse {
     std::exchange(slot.receive, {}).wait();
   }
 
-  // Reports the first micro-batch's gradients to the probe. A W that ran together with its B still is a separate
-  // action, the one after B.
+  // Reports the first micro-batch's gradients to the probe. W is a separate action after B, even if B has computed it.
   void tell_probe(const Action& action) {
     if (action.kind == ActionKind::backward_input) {
       probe_.first_micro_batch_done(action.chunk, GradientPart::input_pass);
@@ -135,15 +134,15 @@ class PipelineExecutor::Pass : private BucketUse {
     if (deferred) slot.deferred = std::move(weight_gradients);
   }
 
-  // Begins an action with its number of operations.
+  // Begins an action with this number of operations.
   void begin_work(const Action& action, Flops all, bool is_whole_backward) {
     left_ = std::move(all);
     uses_weights_ = action.kind != ActionKind::backward_weight;
     reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
   }
 
-  // Charges the operations of a bucket to the modelled clock as soon as they are done. The reduction of the bucket's
-  // gradients then begins no earlier, and gathers of weights overlap with the operations.
+  // Charges a bucket's operations to the modelled clock as soon as they are done, so that the reduction of the bucket's
+  // gradients does not begin earlier, and gathers of weights overlap with the operations.
   void charge(int64_t bucket) {
     const int64_t layer = executor_.layer_of(bucket);
     double& left = layer < 0 ? left_.head : left_.layers[layer - left_.first_layer];
@@ -161,7 +160,7 @@ class PipelineExecutor::Pass : private BucketUse {
     if (reduces_) reduction_.bucket_done(bucket);
   }
 
-  // The buckets whose weights this rank's actions use, in order. W uses none.
+  // Lists the buckets whose weights this rank's actions use, in order. W uses none.
   std::vector<int64_t> weights_in_order() const {
     std::vector<int64_t> buckets;
     for (const Action& action : actions_) {
@@ -176,7 +175,7 @@ class PipelineExecutor::Pass : private BucketUse {
 
   bool is_last(const Action& action) const { return action.micro_batch + 1 == std::ssize(micro_batches_); }
 
-  // Reduces all of a chunk's buckets at once, in the order in which a backward pass would have completed them.
+  // Reduces all buckets of a chunk at once, in the order in which a backward pass completes them.
   void reduce_chunk(int64_t chunk) {
     const auto& buckets = executor_.parameters_.buckets();
     for (int64_t b = std::ssize(buckets); b-- > 0;) {
@@ -203,8 +202,8 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // State of the current action: the operations not charged yet, whether the action reads weights, and whether the
-  // buckets that it completes are reduced.
+  // The current action: operations not charged yet, whether it reads weights, and whether the buckets that it completes
+  // are reduced.
   Flops left_{};
   bool uses_weights_ = false;
   bool reduces_ = false;
@@ -229,7 +228,7 @@ at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<Mic
 
 namespace {
 
-// Gathers whole weights for a pass that computes no gradients.
+// Gathers whole weights for a pass without gradients.
 class WeightUse final : public BucketUse {
  public:
   explicit WeightUse(GatheredWeights& weights) : weights_(weights) {}
@@ -296,8 +295,8 @@ Work PipelineExecutor::start_receive(const at::Tensor& tensor, int64_t distance)
                                           {.link = link_to(distance, -distance)});
 }
 
-// Returns the rank of a neighbouring stage. Stages wrap around the pipeline's ranks: if ranks have several chunks, the
-// first rank follows the last one.
+// Returns the rank of a neighbouring stage. With several chunks per rank the stages go around the ranks: the first rank
+// follows the last one.
 int64_t PipelineExecutor::neighbour(int64_t distance) const {
   const int64_t ranks = groups_.pipeline().size();
   return (groups_.pipeline().rank() + distance + ranks) % ranks;
@@ -328,8 +327,7 @@ int64_t PipelineExecutor::layer_of(int64_t bucket) const {
 }
 
 // Returns the operations of one action. F, B and W each take a third of a layer's training operations. The last stage
-// computes the head in B and W only; the head's forward pass is part of B. With full recompute B repeats the forward
-// pass.
+// computes the head only in B (including the head's forward pass) and W. With full recompute B includes F.
 PipelineExecutor::Flops PipelineExecutor::flops(int64_t chunk, ActionKind kind, const MicroBatch& micro_batch) const {
   const TrainingFlops all = training_flops(parameters_.model(), micro_batch.tokens.size(1));
   const double tokens =

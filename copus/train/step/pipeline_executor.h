@@ -1,5 +1,5 @@
-// Runs one rank's part of a pipeline schedule over its model chunks. On a GPU the host runs ahead: only evaluate() and
-// the communicators wait for the device.
+// Executes one rank's part of a pipeline schedule on its model chunks. On a GPU the host runs ahead: only evaluate()
+// and the communicators wait for the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,24 +23,23 @@ namespace copus {
 
 class PipelineExecutor {
  public:
-  // Keeps references to all three arguments.
+  // All three arguments must outlive this object.
   PipelineExecutor(ParameterStore& parameters, RankGroups& groups, GatheredWeights& weights);
 
   // Runs forward and backward of `micro_batches` (schedule.num_microbatches of them), and adds their gradients to the
-  // main gradients. Returns the sums of token losses, unscaled, as float64 [micro-batches] on the device. They are
-  // equal on all tensor-parallel ranks of the last stage, and zero on other stages.
+  // main gradients. Returns the unscaled sums of token losses, float64 [micro-batches] on the device: equal on all
+  // tensor-parallel ranks of the last stage, zero on other stages.
   //
-  // While it runs, it notifies `reduction` (not begun) as soon as a bucket's gradient is complete, and `probe` (begun)
-  // as soon as gradients of the first micro-batch are. `recorder` gets the time of each action. Does not wait for the
-  // device.
+  // Meanwhile reports each bucket with a complete gradient to `reduction` (not begun), complete gradients of the first
+  // micro-batch to `probe` (begun), and the time of each action to `recorder`. Does not wait for the device.
   at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
                  GradientProbe& probe, StepRecorder& recorder);
 
-  // Runs one micro-batch forward, without gradients, through the whole pipeline; every rank of the pipeline calls it.
-  // Returns the sum of token losses as above. Does not wait for later stages.
+  // Runs one micro-batch forward through the pipeline, without gradients; every rank of the pipeline calls it. Returns
+  // the sum of token losses as above. Does not wait for later stages.
   ExactSum evaluate(const MicroBatch& micro_batch);
 
-  // Waits for all sends of this rank that are under way; call before this is destroyed.
+  // Waits for all sends of this rank in flight. Call it before this object is destroyed.
   void finish_sends();
 
  private:
@@ -53,18 +52,18 @@ class PipelineExecutor {
   // The floating-point operations of one action.
   struct Flops {
     int64_t first_layer = 0;
-    std::vector<double> layers = {};  // of each layer of the chunk
+    std::vector<double> layers = {};  // by layer of the chunk
     double head = 0;
     double total() const { return std::accumulate(layers.begin(), layers.end(), head); }
   };
 
-  // Starts to send to another stage: the next one (`distance` 1) or the previous one (-1). `with_next_receive`: the
-  // next operation is a receive from that stage.
+  // Starts to send to the next stage (`distance` 1) or to the previous one (-1). `with_next_receive`: the next
+  // operation is a receive from that stage.
   void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
   Work start_receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
-  // Returns the link to another stage (Route). `direction` is 1 for messages to later stages and -1 for messages to
-  // earlier ones. Both directions share a link unless a rank has several chunks (joins_receive).
+  // Returns the link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. Both
+  // directions share a link unless ranks have several chunks (joins_receive).
   int64_t link_to(int64_t distance, int64_t direction) const;
   void drop_finished_sends();
   const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }
@@ -77,10 +76,10 @@ class PipelineExecutor {
   RankGroups& groups_;
   GatheredWeights& weights_;
   std::vector<ModelChunk> chunks_;
-  std::vector<Message> sends_;  // messages under way
+  std::vector<Message> sends_;  // in flight
 };
 
-// Adds up the losses that run() returned. Waits for the device.
+// Sums the losses that run() returned. Waits for the device.
 ExactSum add_up(const at::Tensor& losses);
 
 }  // namespace copus

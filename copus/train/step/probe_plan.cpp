@@ -12,15 +12,15 @@ bool is_one_micro_batch(const Configuration& configuration) {
   return configuration.strategy.data_parallel == 1 && configuration.global_batch <= configuration.micro_batch;
 }
 
-// Whether sequence-parallel ranks can share the tokens of a micro-batch evenly.
+// Returns whether sequence-parallel ranks can divide a micro-batch's tokens evenly.
 bool can_run(int64_t samples, const ParallelStrategy& strategy, int64_t sequence_length) {
   return !strategy.sequence_parallel || samples * sequence_length % strategy.tensor_parallel == 0;
 }
 
-// Returns the number of samples to split off a step of one micro-batch. It is the smallest part, from an eighth up to
-// half of the step, for which ranks can share the tokens of both parts evenly. Empty if there is none. With k of B
-// samples split off, the variance of the estimate of tr(Sigma) is proportional to (B + k) / (B - k): at half it is
-// three times, at an eighth 9/7 times the variance with a tiny part.
+// Returns how many samples to split off a step of one micro-batch. These are the fewest samples, from an eighth to half
+// of the step, for which ranks can divide the tokens of both parts evenly. Empty if there are none. With k of B samples
+// split off, the variance of the estimate of tr(Sigma) is proportional to (B + k) / (B - k). Compared with a tiny part
+// it is three times as large at a half, and 9/7 times at an eighth.
 std::optional<int64_t> part_to_cut(const RunConfig& config, const Configuration& configuration) {
   const int64_t samples = configuration.global_batch, length = predicted_job(config).sequence_length;
   const ParallelStrategy& strategy = configuration.strategy;
@@ -34,6 +34,10 @@ std::optional<int64_t> part_to_cut(const RunConfig& config, const Configuration&
 
 int64_t samples_per_rank(const Configuration& configuration) {
   return configuration.global_batch / configuration.strategy.data_parallel;
+}
+
+bool measures_dual_norms(const RunConfig& config, int64_t step) {
+  return config.noise_scale.dual_interval > 0 && step % config.noise_scale.dual_interval == 0;
 }
 
 std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration) {
@@ -55,8 +59,8 @@ ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration
     plan.micro_batches.push_back(std::min(configuration.micro_batch, samples - done));
   }
   if (!measure) return plan;
-  // The ranks' gradients are preferred. They are independent parts of the batch, and estimate |G|^2 much better than
-  // one part and the whole batch.
+  // Prefers the ranks' gradients: they are independent parts of the batch, and estimate |G|^2 much better than one part
+  // and the whole batch do.
   if (configuration.strategy.data_parallel > 1) {
     const bool reduces_each = configuration.strategy.cuts_gradients() && plan.micro_batches.size() > 1;
     plan.source = reduces_each ? ProbeSource::prefix_of_each_rank : ProbeSource::rank;
@@ -67,7 +71,8 @@ ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration
     plan.source = ProbeSource::prefix;
   } else {
     const std::optional<int64_t> part = part_to_cut(config, configuration);
-    if (step % config.noise_scale.split_interval != 0 || !part) return plan;
+    const bool is_split = step % config.noise_scale.split_interval == 0 || measures_dual_norms(config, step);
+    if (!is_split || !part) return plan;
     plan.source = ProbeSource::prefix;
     plan.micro_batches = {*part, samples - *part};
   }

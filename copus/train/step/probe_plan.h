@@ -1,6 +1,5 @@
-// Plans which gradients of a batch smaller than the global batch a step can measure. The norm of such a gradient and
-// the norm of the whole gradient together give the gradient noise scale. Pure: the result is the same on all ranks and
-// after a resume.
+// Plans which gradients of smaller batches a step can measure. The norms of such a gradient and of the whole gradient
+// give the gradient noise scale. Pure: the result is the same on all ranks and after a resume.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +11,35 @@
 
 namespace copus {
 
-// The source of a step's small batch.
+// The gradient that serves as a step's small batch.
 enum class ProbeSource {
   none,
   prefix,  // main gradients after the first micro-batch (one data-parallel rank)
-  rank,    // gradients of every data-parallel rank before they are reduced (several ranks)
-  // Gradients of every data-parallel rank's first micro-batch before they are reduced (several ranks with ZeRO-2 or 3,
+  rank,    // gradients of each data-parallel rank before they are reduced (several ranks)
+  // Gradients of each data-parallel rank's first micro-batch before they are reduced (several ranks with ZeRO-2 or 3,
   // which reduce each micro-batch separately).
   prefix_of_each_rank,
 };
 
 struct ProbePlan {
   ProbeSource source = ProbeSource::none;
-  int64_t small_batch = 0;             // samples; 0 if nothing is measured
-  std::vector<int64_t> micro_batches;  // the samples of each micro-batch of a data-parallel rank
+  int64_t small_batch = 0;             // samples; 0: no measurement
+  std::vector<int64_t> micro_batches;  // samples of each micro-batch of a data-parallel rank
 };
 
-// Returns the number of samples of a step that each data-parallel rank takes.
+// Returns a data-parallel rank's number of samples per step.
 int64_t samples_per_rank(const Configuration& configuration);
 
-// Plans the measurement of step `step` (from 1) in a configuration. If the whole step is one micro-batch, every
-// noise_scale.split_interval-th step is split in two. Without `measure` no step measures anything or is split. `config`
-// gives the interval, and the sequence length of the job whose ranks measure.
+// Whether step `step` (from 1) measures noise in dual norms.
+bool measures_dual_norms(const RunConfig& config, int64_t step);
+
+// Plans the measurement of step `step` (from 1) in a configuration. If the whole step is one micro-batch, it is split
+// in two in every noise_scale.split_interval-th step and in steps that measure noise in dual norms. Without `measure`
+// the step measures nothing and is not split. `config` gives the intervals, and the sequence length of the job whose
+// ranks measure.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
-// Explains why no step can measure the noise scale in this configuration, and what to change; empty if some can.
+// Explains why no step in this configuration can measure the noise scale, and what to change; empty if some can.
 std::optional<std::string> why_noise_is_not_measured(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

@@ -20,7 +20,7 @@ RunConfig config_of(int64_t global_batch, int64_t micro_batch, int64_t data_para
   return config;
 }
 
-// Plans for the configuration in which the run begins.
+// Plans for the initial configuration.
 ProbePlan plan_probe(const RunConfig& config, int64_t step, bool measure) {
   return copus::plan_probe(config, configuration_of(config), step, measure);
 }
@@ -90,7 +90,7 @@ TEST(ProbePlan, OneSampleCannotBeCut) {
   EXPECT_THAT(why_noise_is_not_measured(config).value_or(""), HasSubstr("train.global_batch"));
 }
 
-// Samples have 15 tokens: four ranks can share the tokens of four samples evenly, two ranks those of two.
+// Samples have 15 tokens: four ranks can divide four samples evenly, two ranks two.
 TEST(ProbePlan, PartsAreSharedEvenlyAmongSequenceParallelRanks) {
   const RunConfig none_fits = with_sequence_parallel(config_of(4, 4, 1), 4);
   EXPECT_EQ(plan_probe(none_fits, 4, true).source, ProbeSource::none);
@@ -103,7 +103,7 @@ TEST(ProbePlan, PartsAreSharedEvenlyAmongSequenceParallelRanks) {
   const RunConfig both = with_sequence_parallel(config_of(8, 8, 1), 4);
   EXPECT_THAT(plan_probe(both, 4, true).micro_batches, ElementsAre(4, 4));
   EXPECT_EQ(why_noise_is_not_measured(both), std::nullopt);
-  // Steps are not split in this configuration.
+  // This configuration splits no steps.
   EXPECT_EQ(why_noise_is_not_measured(with_sequence_parallel(config_of(8, 4, 1), 4)), std::nullopt);
   EXPECT_EQ(why_noise_is_not_measured(with_sequence_parallel(config_of(8, 4, 2), 4)), std::nullopt);
 }

@@ -16,7 +16,7 @@ MeshCoordinates coordinates_of(const World& world, const Mesh& mesh) {
   return mesh.coordinates(world.rank());
 }
 
-// The tensor-parallel ranks that hold the same part of a parameter as the rank at these coordinates.
+// Returns the tensor-parallel ranks with the same part of a parameter as the rank at these coordinates.
 std::vector<int64_t> replicas_of(const Mesh& mesh, MeshCoordinates at, const Sharding& sharding) {
   const int64_t first = sharding.part_of(at.tensor) * sharding.replicas;
   std::vector<int64_t> ranks;
@@ -24,7 +24,7 @@ std::vector<int64_t> replicas_of(const Mesh& mesh, MeshCoordinates at, const Sha
   return ranks;
 }
 
-// The data-parallel ranks of the rank at these coordinates over which ZeRO shards one copy.
+// Returns the data-parallel ranks over which ZeRO shards the copy of the rank at these coordinates.
 std::vector<int64_t> shards_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
   const int64_t first = at.data - at.data % strategy.zero_shards();
   std::vector<int64_t> ranks;
@@ -32,7 +32,7 @@ std::vector<int64_t> shards_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
-// The data-parallel ranks that hold the same share.
+// Returns the data-parallel ranks with the same share as the rank at these coordinates.
 std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
   std::vector<int64_t> ranks;
   for (at.data %= strategy.zero_shards(); at.data < strategy.data_parallel; at.data += strategy.zero_shards()) {
@@ -41,12 +41,12 @@ std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
-// The data- and tensor-parallel ranks of the rank.
+// Returns the ranks on the same pipeline rank as this rank.
 std::vector<int64_t> stage_of(const Mesh& mesh, int64_t rank) {
   return mesh.group(rank, {MeshAxis::data, MeshAxis::tensor});
 }
 
-// Lists the distinct Shardings of partial parameters. They are the same on every stage, since every stage has layers.
+// Lists the distinct Shardings of partial parameters, which are the same on all stages, because every stage has layers.
 std::vector<Sharding> partial_shardings(const ModelDescription& model, const ParallelStrategy& strategy) {
   Placement placement = whole_model(model);
   placement.strategy = strategy;
@@ -59,9 +59,9 @@ std::vector<Sharding> partial_shardings(const ModelDescription& model, const Par
   return shardings;
 }
 
-// The size in bytes of the largest gradient bucket of any rank, in fp32 and including padding.
+// Returns the bytes of the largest gradient bucket of any rank, in fp32, with padding.
 int64_t largest_bucket_bytes(const ModelDescription& model, const ParallelStrategy& strategy) {
-  constexpr int64_t any_sequence_length = 1;  // affects which stage has a bucket, but not its size
+  constexpr int64_t any_sequence_length = 1;  // affects where a bucket is, but not its size
   const std::vector<LayerRange> stages = balance_stages(model, any_sequence_length, strategy.num_stages());
   int64_t largest = 0;
   for (const PlacedBucket& bucket : place_state(model, strategy, stages, {.slots = {}}).buckets) {
@@ -70,7 +70,7 @@ int64_t largest_bucket_bytes(const ModelDescription& model, const ParallelStrate
   return largest * size_of(DataType::float32);
 }
 
-// A list of groups without duplicates and without groups of one rank.
+// Groups of at least two ranks, without duplicates.
 class GroupList {
  public:
   void add(GroupUse use) {
@@ -100,7 +100,7 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
   GroupList groups;
   std::vector<int64_t> everyone(mesh.size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  // Numbers that all ranks agree on are in host memory. Only state that moves is exchanged on the device.
+  // Numbers on which all ranks agree are in host memory; only moving state is exchanged on the device.
   groups.add({.ranks = everyone, .collectives = false, .exchanges = true});
   for (const int64_t rank : everyone) {
     const bool has_copies = strategy.zero_replicas > 1;

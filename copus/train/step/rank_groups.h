@@ -1,4 +1,4 @@
-// The communication groups of the ranks of a layout: those of one rank, and all of them.
+// The communication groups of a layout: those of one rank, and all of them.
 #pragma once
 
 #include <map>
@@ -15,21 +15,21 @@
 
 namespace copus {
 
-// Lists all groups of more than one rank in which the ranks of a layout communicate; the group of all ranks comes
-// first. World::prepare takes this list on every rank before a RankGroups is made.
-// `tokens`: tokens of a micro-batch, which determine the size of activations.
+// Lists all groups of at least two ranks in which a layout's ranks communicate, the group of all ranks first. Every
+// rank passes this list to World::prepare before it makes a RankGroups.
+// `tokens`: tokens per micro-batch, which determine the size of activations.
 std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStrategy& strategy, int64_t tokens);
 
-// Whether the data- and tensor-parallel ranks of a pipeline rank exchange parts of matrices (MatrixExchange).
+// Returns whether the ranks of a pipeline rank exchange parts of matrices (MatrixExchange).
 bool exchanges_matrices(const RunConfig& config);
 
-// Takes the model, the exchange of matrices and the tokens of a micro-batch from the run's configuration.
+// Like the above, for the run's model, exchange of matrices and micro-batch.
 std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& configuration);
 
 class RankGroups {
  public:
-  // Keeps references to `world` and `recorder`. The world must have as many ranks as the strategy (InternalError
-  // otherwise).
+  // `world` and `recorder` must outlive this object. Throws InternalError unless the world has as many ranks as the
+  // strategy.
   RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder);
 
   World& world() { return *world_; }
@@ -38,23 +38,23 @@ class RankGroups {
 
   Communicator& everyone() { return everyone_; }
   Communicator& data() { return *data_; }
-  // Subgroups of the data-parallel ranks. `shards`: the ranks over which ZeRO shards one copy of the state. `copies`:
-  // the ranks that hold this rank's shard in the other copies.
+  // Subgroups of the data-parallel ranks. `shards`: the ranks over which ZeRO shards this rank's copy of the state.
+  // `copies`: the ranks with this rank's shard in all copies.
   Communicator& shards() { return *shards_; }
   Communicator& copies() { return *copies_; }
   Communicator& tensor() { return *tensor_; }
   Communicator& pipeline() { return *pipeline_; }
-  // The data- and tensor-parallel ranks of this pipeline rank, in the order of Mesh.
+  // All ranks of this pipeline rank, in the order of Mesh.
   Communicator& stage();
 
-  // The tensor-parallel ranks that hold the same part of a parameter as this one.
+  // The tensor-parallel ranks with the same part of a parameter as this rank.
   Communicator& replicas(const Sharding& sharding);
-  // The first and the last rank of the pipeline, in this order, which hold the two copies of a tied embedding. Only
-  // these two ranks have this group.
+  // The first and the last rank of the pipeline, in this order, which hold the two copies of a tied embedding. Exists
+  // only on these two ranks.
   Communicator& tie();
 
  private:
-  // Returns the group of these ranks, made on first use. All uses of the same ranks share it.
+  // Returns the group of these ranks. Creates it on first use, and shares it between all uses.
   Communicator& group(const std::vector<int64_t>& ranks, const char* label);
 
   World* world_;

@@ -23,7 +23,7 @@ namespace {
 
 using Ranks = std::vector<int64_t>;
 
-// A communicator of a group in which nothing is sent.
+// A communicator in which nothing is sent.
 class SilentCommunicator final : public Communicator {
  public:
   SilentCommunicator(Ranks ranks, int64_t rank) : Communicator(std::move(ranks), rank) {}
@@ -33,14 +33,14 @@ class SilentCommunicator final : public Communicator {
   void do_run(const Operation&) override {}
 };
 
-// One rank's world, which records the requested groups.
+// One rank's world, which records requested groups.
 class NotingWorld final : public World {
  public:
   NotingWorld(int64_t rank, int64_t size) : World(rank, size, nullptr) {}
   Health& health() override { return inner_->health(); }
   RankClock& clock() override { return inner_->clock(); }
 
-  // Requested groups of more than one rank.
+  // Requested groups of at least two ranks.
   const std::set<Ranks>& asked() const { return asked_; }
 
  private:
@@ -83,8 +83,8 @@ void ask(const ModelDescription& model, const ParallelStrategy& strategy, int64_
   asked.groups.insert(of_rank.begin(), of_rank.end());
 }
 
-// With NCCL the groups open exactly the predicted number of communicators. The number of splits is at most one more
-// than the number of communicators of the rank with most.
+// With NCCL, groups open exactly the predicted communicators. The number of splits is at most one more than the number
+// of communicators of any rank.
 void check_counts(const ModelDescription& model, const ParallelStrategy& strategy) {
   const int64_t size = strategy.world_size();
   NcclPlan plan(size, 0);
@@ -125,7 +125,7 @@ void check_layout(const ModelDescription& model, const ParallelStrategy& strateg
   EXPECT_EQ(with_messages, asked.with_messages);
 }
 
-// Checks the layout with every possible number of ZeRO copies.
+// Checks the layout with all possible numbers of ZeRO copies.
 void check_replicas(const ModelDescription& model, ParallelStrategy strategy) {
   strategy.zero_stage = 1;
   for (strategy.zero_replicas = 2; strategy.zero_replicas <= strategy.data_parallel; ++strategy.zero_replicas) {

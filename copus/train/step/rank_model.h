@@ -1,5 +1,4 @@
-// Model, groups and optimizer of one rank of a layout: all objects that are replaced as a whole when the layout
-// changes.
+// Model, groups and optimizer of one rank of a layout: all objects that a change of layout replaces.
 #pragma once
 
 #include <memory>
@@ -24,11 +23,11 @@
 
 namespace copus {
 
-// The model of one rank. Its members refer to each other, so it is neither copied nor moved.
+// One rank's model. Neither copyable nor movable, because its members refer to each other.
 class RankModel {
  public:
-  // Takes `state`, the state of this rank's buckets in the layout, including gradients. Apart from the layout, `config`
-  // determines everything. Keeps references to `world` and `recorder`.
+  // Takes `state`, the state of this rank's buckets in the layout, including gradients. Except for the layout, `config`
+  // determines everything. `world` and `recorder` must outlive this object.
   RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
             const std::vector<BucketState>& state);
   RankModel(const RankModel&) = delete;
@@ -36,19 +35,23 @@ class RankModel {
 
   const ParallelStrategy& strategy() const { return parameters.placement().strategy; }
 
-  // The tensors of this rank's state, shared.
+  // Returns this rank's state; shares the tensors.
   std::vector<BucketState> state() const { return state_of(parameters, *optimizer); }
 
-  // Publishes changed master weights as the compute weights of all data-parallel ranks, all of which call it.
+  // Turns changed master weights into the compute weights of all data-parallel ranks. All of these ranks call it.
   void publish_weights();
-  // Like publish_weights(), if this rank has already derived its compute weights from its master weights.
+  // Like publish_weights(), if this rank's compute weights have already been derived from its master weights.
   void gather_weights();
 
-  // Computes what needs whole matrices before the ranks agree on step `step` (from 1): the directions of the update, if
-  // the optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
+  // Begins step `step` (from 1): sets the gradients to zero.
+  void begin_gradients(const ProbePlan& plan, int64_t step);
+
+  // Computes what needs whole matrices before the ranks agree on the step: the directions of the update, if the
+  // optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
   // squared norm of the gradient. Every rank calls it. Once all ranks have agreed on the step, all have their
   // directions; on a GPU the work may still be queued.
-  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, int64_t step);
+  std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, const ProbePlan& plan, int64_t step,
+                                                int64_t global_batch);
 
   RankGroups groups;
   ParameterStore parameters;
@@ -59,6 +62,8 @@ class RankModel {
   const std::unique_ptr<Optimizer> optimizer;
 
  private:
+  bool is_dual_step(const ProbePlan& plan, int64_t step) const;
+
   std::optional<MatrixExchange> exchange_;              // if exchanges_matrices()
   std::optional<Orthogonalization> orthogonalization_;  // for optimizers that need whole matrices
   std::optional<DualMeasurement> dual_;                 // if noise in dual norms is measured

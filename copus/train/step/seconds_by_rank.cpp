@@ -15,7 +15,7 @@ void SecondsByRank::add(int64_t step, const PartSeconds& mine, World& world) {
 }
 
 void SecondsByRank::gather(World& world) {
-  if (steps_.empty()) return;  // true on all ranks or on none
+  if (steps_.empty()) return;  // the same on all ranks
   const std::string bytes(reinterpret_cast<const char*>(mine_.data()), mine_.size() * sizeof(PartSeconds));
   const std::vector<std::string> all = gather_bytes(bytes, world);
   const size_t first = gathered_.size();

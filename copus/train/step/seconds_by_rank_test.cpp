@@ -9,7 +9,7 @@
 namespace copus {
 namespace {
 
-// What a rank computes in a step.
+// Returns a rank's computing seconds in a step.
 PartSeconds seconds_of(int64_t rank, int64_t step) {
   const auto number = static_cast<double>(100 * rank + step);
   return {number, number + 0.1, number + 0.2};
@@ -34,8 +34,8 @@ TEST(SecondsByRank, RankZeroHasEveryStepOfEveryRankLater) {
         taken.insert(taken.end(), now.begin(), now.end());
         if (world.rank() == 0) expected.push_back(expected_step(step, ranks));
       }
-      seconds.gather(world);  // the last two
-      seconds.gather(world);  // nothing left to gather
+      seconds.gather(world);  // the last two steps
+      seconds.gather(world);  // nothing is left
       const std::vector<StepSeconds> rest = seconds.take();
       taken.insert(taken.end(), rest.begin(), rest.end());
       EXPECT_EQ(taken, expected) << "rank " << world.rank();

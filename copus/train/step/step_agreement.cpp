@@ -18,18 +18,18 @@ namespace {
 // Layout of the message:
 // - the sums;
 // - from rank 0: the intent, the factor on the learning rate (0: none), the time at which the step began, and the
-//   seconds since that time;
-// - one word for the reasons to stop that ranks report.
+//   seconds since then;
+// - one word for the ranks' reasons to stop.
 //
-// Other ranks send zeros in rank 0's fields, so the sum over ranks holds rank 0's values. Rank 0's doubles are sent as
-// their bits.
+// Other ranks send zeros in rank 0's fields, so that the sum over ranks has rank 0's values. Rank 0's doubles are sent
+// as their bits.
 
-// Appends an exact sum as integers. Their sum over the ranks is the exact sum over the ranks.
+// Appends an exact sum as integers, whose sums over the ranks are the exact sum over the ranks.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
   words.insert(words.end(), sum.words().begin(), sum.words().end());
 }
 
-// Removes the first sum from the rest of a message and returns it.
+// Removes the first sum from the words of a message and returns it.
 ExactSum take_sum(std::span<const int64_t>& words) {
   ExactSum sum;
   std::copy_n(words.begin(), ExactSum::num_words, sum.words().begin());
@@ -40,8 +40,8 @@ ExactSum take_sum(std::span<const int64_t>& words) {
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// The words of rank 0's intent: its configuration, then its other fields. All words are 0 if there is no intent; no
-// configuration is all zeros.
+// Number of words of rank 0's intent: its configuration, then its other fields. All zeros: no intent (no configuration
+// is all zeros).
 constexpr size_t words_of_intent = num_configuration_fields + 3;
 
 std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {
@@ -65,10 +65,10 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
                       .inputs_hash = std::bit_cast<uint64_t>(rest[2])};
 }
 
-// Encodes a rank's reason to stop in one word: the reason itself if it is rank 0, and the signal that it received, if
-// any. The sum of the words over ranks preserves all of them.
+// Encodes a rank's reason to stop in one word: rank 0's reason, and whether the rank received a signal. The sum of the
+// words over ranks preserves both.
 constexpr int64_t one_interrupted = 1;
-constexpr int64_t one_terminated = int64_t{1} << 28;  // counts fewer than 2^28 ranks
+constexpr int64_t one_terminated = int64_t{1} << 28;  // leaves room to count fewer than 2^28 ranks
 constexpr int64_t one_reason = int64_t{1} << 56;
 static_assert(static_cast<int64_t>(StopReason::calibrate) < INT64_MAX / one_reason);
 
@@ -156,10 +156,10 @@ std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSu
 }
 
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone) {
-  // Larger for lower ranks, so the maximum selects the first rank with an obstacle.
+  // Larger for lower ranks, so that the maximum selects the first rank with an obstacle.
   const int64_t precedence = everyone.size() - everyone.rank();
   const auto hash = std::bit_cast<int64_t>(alike);
-  // The last two words are each other's complements if and only if all ranks have the same hash.
+  // The maxima of the last two words are complements exactly if all ranks have the same hash.
   std::array<int64_t, 3> most = {mine ? precedence : 0, hash, ~hash};
   everyone.all_reduce(most.data(), std::ssize(most), DataType::int64, Reduction::maximum);
   if (most[0] > 0) {
@@ -185,8 +185,7 @@ std::string broadcast_text(std::string text, int64_t from, Communicator& everyon
   return text;
 }
 
-// The texts go up the tree of ranks. Each rank appends the texts of its subtree to its own, which is the order of the
-// ranks.
+// Texts go up the tree of ranks. Each rank appends its subtree's texts to its own, which gives the order of the ranks.
 std::vector<std::string> gather_bytes(const std::string& mine, World& world) {
   Communicator& everyone = world.everyone();
   const RankTree tree(world.rank(), world.size());

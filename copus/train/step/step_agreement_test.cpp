@@ -23,7 +23,7 @@ StepAgreement agree(const StepReport& report, Communicator& everyone) {
 
 const std::vector<int64_t> sizes = {1, 2, 3, 5, 8};
 
-// Counts the bytes that pass through a group.
+// Counts the bytes sent through a group.
 class CountingCommunicator final : public WrappedCommunicator {
  public:
   using WrappedCommunicator::WrappedCommunicator;
@@ -37,7 +37,7 @@ class CountingCommunicator final : public WrappedCommunicator {
   int64_t bytes_ = 0;
 };
 
-// Terms that no order of rounded additions sums correctly.
+// Terms whose sum is wrong in any order of rounded additions.
 ExactSum sum_of_rank(int64_t rank) {
   ExactSum sum;
   for (const double term : {1e300, 1.0, -1e300, 1e-300}) sum.add(term * static_cast<double>(rank + 1));
@@ -58,7 +58,7 @@ TEST(StepAgreement, AllRanksHaveTheSumsTheLatestTimeAndWhatRankZeroSays) {
       report.loss.add(2);
       report.stop = rank == 0 ? StopReason::pause : StopReason::time_limit;
       report.begin = rank == 0 ? -3.25 : 1e9;
-      report.now = rank == size / 2 ? 7.5 : -1;  // a virtual clock may be anywhere
+      report.now = rank == size / 2 ? 7.5 : -1;  // virtual clocks may differ
       report.rate_factor = rank == 0 ? 0.75 : 9;
       report.intent = intent;
       if (rank != 0) report.intent->commit_after_step = 99;
@@ -107,7 +107,7 @@ TEST(StepAgreement, AnyRankThatWasToldToStopStopsAll) {
       }
       const StopReason each = world.rank() % 2 == 0 ? StopReason::terminate : StopReason::interrupt;
       EXPECT_EQ(agreed(each, everyone), size == 1 ? StopReason::terminate : StopReason::interrupt);
-      // Time limits and pauses of other ranks do not count.
+      // Time limits and pauses of other ranks are ignored.
       EXPECT_EQ(agreed(world.rank() > 0 ? StopReason::time_limit : StopReason::none, everyone), StopReason::none);
     });
   }
@@ -153,7 +153,7 @@ TEST(StepAgreement, AnotherHashThanRankZerosIsAnObstacle) {
   }
 }
 
-// Records with which other ranks messages are exchanged.
+// Records which ranks exchange messages.
 class NotingCommunicator final : public WrappedCommunicator {
  public:
   NotingCommunicator(Communicator& group, std::set<int64_t>& peers) : WrappedCommunicator(group), peers_(peers) {}

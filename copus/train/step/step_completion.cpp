@@ -22,9 +22,9 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
   return state.configuration.global_batch * config_.train.sequence_length;
 }
 
-// Returns the learning rate of an update: the schedule's rate at its reference batch, times the factor for the current
-// batch (which Goodput also uses) and the optimizer's own factor. If time limits the run, the schedule uses rank 0's
-// time, which is decided together with the step's numbers: ranks that have failed may not know any other time.
+// Returns an update's learning rate: the schedule's rate at its reference batch, times the factor for the current batch
+// (which Goodput also uses), times the optimizer's factor. If time limits the run, the schedule uses rank 0's time from
+// the step's numbers, because ranks that have failed may know no other time.
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state,
                                      double optimizer_factor) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
@@ -62,7 +62,7 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
     if (measures_noise) norms = observe_noise(agreed, state);
     observe_dual(agreed, state);
   } else if (agreed.lacks_loss()) {
-    if (measures_noise) state.observed_samples += state.configuration.global_batch;  // they carry no noise information
+    if (measures_noise) state.observed_samples += state.configuration.global_batch;  // no loss, no noise information
   } else {
     skip(agreed, lr, state);
   }
@@ -75,13 +75,13 @@ StepRecord StepCompletion::complete(const StepAgreement& agreed, const std::opti
 
 void StepCompletion::observe_dual(const StepAgreement& agreed, TrainingState& state) const {
   if (!agreed.dual) return;
-  // The measurement compared the gradient with the average before this step's update.
-  const double variance = variance_of_average(average_decay(config_.optimizer), state.optimizer_steps - 1);
+  const double part = agreed.dual->part, others = batch_of(state) - part;
   const auto add = [&](DualNoiseAverage& average, const DualNorms& norms) {
-    average = observe(average, {norms.noise, norms.signal, batch_of(state), variance});
+    average = observe(average, {norms.noise, norms.signal, part, part / others});
   };
   add(state.sign_noise, agreed.dual->sign);
   add(state.spectral_noise, agreed.dual->spectral);
+  if (agreed.dual->preconditioned) add(state.preconditioned_noise, *agreed.dual->preconditioned);
 }
 
 void StepCompletion::skip(const StepAgreement& agreed, double learning_rate, TrainingState& state) {
@@ -127,14 +127,14 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
     record.small_batch_squared_norm = norms->small_squared_norm;
   }
   if (measures_noise) add_noise_scale(config_, state.noise_average, record);
-  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, record);
+  if (agreed.dual) add_dual_noise(state.sign_noise, state.spectral_noise, state.preconditioned_noise, record);
   return record;
 }
 
-// Computes the norms per sample. The gradients belong to the sum of token losses divided by the tokens of the whole
-// global batch of B samples. A sample's own gradient is therefore B times its contribution, however many of its tokens
-// carry loss: the mean of B such gradients is the step's gradient. The mean gradient of a small batch of b samples is B
-// / b times the contribution of these samples.
+// Computes norms per sample. The reduced gradient is that of the sum of token losses, divided by the tokens of the
+// whole global batch of B samples. So a sample's own gradient is B times its contribution, however many of its tokens
+// carry loss, and the mean of B such gradients is the step's gradient. The mean gradient of b samples is B / b times
+// their contribution.
 std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
   const Configuration& configuration = state.configuration;
   const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);
@@ -147,7 +147,7 @@ std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement
       agreed.small_squared_norms / static_cast<double>(configuration.strategy.data_parallel) * factor * factor;
   observation.large_squared_norm = agreed.squared_norm;
   const NoiseWindow window{.samples = config_.noise_scale.window_samples};
-  // Samples of unmeasured steps before this one count with it, except those of skipped steps.
+  // Samples of earlier unmeasured steps count with this measurement, except those of skipped steps.
   const int64_t used = state.consumed_samples + configuration.global_batch - state.skipped_samples;
   const auto samples = static_cast<double>(used - std::exchange(state.observed_samples, used));
   state.noise_average = observe(state.noise_average, observation, samples, window);

@@ -1,6 +1,6 @@
-// Applies a step to the progress of a run once all ranks have agreed on its numbers. It computes the update, the
-// counters and averages after it, and the record. It needs no tensors, so a process that has not computed the step can
-// complete it exactly like the processes that have.
+// Applies a step to the progress of a run, once all ranks have agreed on its numbers: computes the update, counters and
+// averages, and the record. Needs no tensors, so a process that did not compute the step completes it exactly like
+// those that did.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace copus {
 
-// Training has diverged: too many steps in a row had no finite loss and gradient. All ranks of a step throw it
-// together.
+// Thrown if training has diverged: too many consecutive steps without finite loss and gradient. All ranks throw it in
+// the same step.
 class TrainingDiverged : public UserError {
  public:
   using UserError::UserError;
@@ -27,20 +27,20 @@ class TrainingDiverged : public UserError {
 
 class StepCompletion {
  public:
-  // The run ends after this many steps in a row without a finite loss and gradient.
+  // The run ends after this many consecutive steps without finite loss and gradient.
   static constexpr int64_t max_skipped_in_a_row = 10;
 
   explicit StepCompletion(const RunConfig& config);
 
   const UpdateRule& rule() const { return *rule_; }
 
-  // Records state critical batches by these measured ones from the next step on (noise_scale.calibration).
+  // From the next step on, records state critical batches by these measured ones (noise_scale.calibration).
   void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
     config_.noise_scale.critical_batches = critical_batches;
   }
 
-  // The update of the step after `state`. Empty if none of the step's tokens carries loss, and if the numbers are not
-  // finite, in which case the step is skipped. `agreed.loss` is the mean per token.
+  // Returns the update of the step after `state`; empty if no token of the step carries loss, or if the numbers are not
+  // finite, which skips the step. `agreed.loss` is the mean per token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
   // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record

@@ -59,7 +59,7 @@ class StepCompletionTest : public ::testing::Test {
   TrainingState state_;
 };
 
-// A step takes half a second, in a run limited by tokens, by time or by both.
+// A step takes half a second. Tokens, time or both limit the run.
 TEST_F(StepCompletionTest, ARecordTellsHowMuchOfTheRunIsDoneAndLeft) {
   StepRecord record = complete(sound());
   EXPECT_EQ(record.share_done, 0.001);
@@ -74,7 +74,7 @@ TEST_F(StepCompletionTest, ARecordTellsHowMuchOfTheRunIsDoneAndLeft) {
   EXPECT_EQ(record.seconds_left, 8.5);
 }
 
-// Ranks that survive others complete a step from its numbers, and may not know when the last rank had them.
+// Survivors complete a step from its numbers, and may not know when the last rank had them.
 TEST_F(StepCompletionTest, TheRateOfARunThatTimeLimitsIsDecidedWithTheNumbers) {
   config_.train.max_steps = 0;
   config_.train.max_seconds = 10;
@@ -107,7 +107,7 @@ TEST_F(StepCompletionTest, AStepWithoutLossLearnsNothingAndIsNoneThatFailed) {
   EXPECT_EQ(state_.skipped_steps, 0);
   EXPECT_EQ(state_.skipped_samples, 0);
   EXPECT_EQ(state_.noise_average, before.noise_average);
-  // The samples of this step do not reduce the weight of earlier measurements of the noise.
+  // This step's samples do not reduce the weight of earlier noise measurements.
   state_.step = before.step, state_.consumed_samples = before.consumed_samples;
   state_.observed_samples = before.observed_samples;
   complete(sound());

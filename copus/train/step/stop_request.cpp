@@ -18,9 +18,9 @@ namespace copus {
 
 namespace {
 
-// Global because a signal handler cannot reach anything else.
-volatile std::sig_atomic_t noted_signal = 0;  // the first one
-volatile std::sig_atomic_t asked = 0;         // whether SIGINT or SIGTERM has come
+// Global, because signal handlers can use nothing else.
+volatile std::sig_atomic_t noted_signal = 0;  // the first signal received; 0: none
+volatile std::sig_atomic_t asked = 0;         // whether SIGINT or SIGTERM has been received
 volatile std::sig_atomic_t speaks_to_user = 0;
 volatile std::sig_atomic_t is_on_terminal = 0;
 timespec asked_at{};
@@ -39,7 +39,7 @@ double seconds_since_asked() {
          1e-9 * static_cast<double>(time.tv_nsec - asked_at.tv_nsec);
 }
 
-// At most a minute, because a spare process may have waited for hours before it joined.
+// Limited to a minute, because a spare process may have waited for hours before it joined.
 double seconds_since_own_start() {
   constexpr double most = 60;
   const auto start = process_start(getpid());
@@ -47,7 +47,7 @@ double seconds_since_own_start() {
   return std::min(most, std::chrono::duration<double>(std::chrono::steady_clock::now() - *start).count());
 }
 
-// Prints nothing if nobody reads: a handler that blocks could not be ended by a second signal.
+// Prints nothing if nobody reads the output: a second signal could not end a blocked handler.
 void say_what_it_does(int signal) {
   pollfd user{STDOUT_FILENO, POLLOUT, 0};
   if (poll(&user, 1, 0) != 1 || (user.revents & POLLOUT) == 0) return;
@@ -61,14 +61,14 @@ void say_what_it_does(int signal) {
   write_all(STDOUT_FILENO, "without a checkpoint\n");
 }
 
-// Calls only async-signal-safe functions. A process sends itself SIGTERM when its launcher is gone; this does not count
-// as a second SIGTERM from a user.
+// Calls only async-signal-safe functions. A process whose launcher is gone sends itself SIGTERM, which does not count
+// as a user's second SIGTERM.
 extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
   const int before = errno;
   const bool is_first = noted_signal == 0;
   if (is_notice(signal) || asked == 0) {
     if (!is_notice(signal)) {
-      asked_at = now();  // set first, since another thread may receive a signal at the same time
+      asked_at = now();  // first, because another thread may receive a signal at the same time
       asked = 1;
     }
     if (is_first) {

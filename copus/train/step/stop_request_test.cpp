@@ -50,7 +50,7 @@ TEST(StopRequest, NoticesStopTheRunAndNeverEndTheProcess) {
     std::raise(notice);
     EXPECT_EQ(stop.reason(0), StopReason::terminate) << notice;
     std::raise(notice);
-    std::raise(SIGTERM);  // the first SIGTERM, which a scheduler sends some time after its notice
+    std::raise(SIGTERM);  // the first one; a scheduler sends it some time after its notice
     std::raise(notice);
     EXPECT_EQ(stop.reason(0), StopReason::terminate) << notice;
   }
@@ -84,7 +84,7 @@ TEST(StopRequest, TheTimeLimitLeavesTheReserve) {
 TEST(StopRequest, ThereIsTimeForAllWithoutALimit) { EXPECT_TRUE(StopRequest(0).has_time_for(1e9)); }
 
 TEST(StopRequest, TheTimeLimitLeavesTimeForAnEndAsLongAsTheStart) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // so this process began at least that long ago
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // this process is then at least as old
   const StopRequest stop(1000);
   EXPECT_EQ(stop.reason(999.9), StopReason::time_limit);
   EXPECT_EQ(stop.reason(900), StopReason::none)

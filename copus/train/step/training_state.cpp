@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// Calls visit(name, field) for every field, so that writer and reader have the same fields.
+// Calls visit(name, field) for each field, so that writer and reader have the same fields.
 template <class State, class Visit>
 void for_each_field(State& state, Visit visit) {
   visit("step", state.step);
@@ -39,9 +39,10 @@ template <class State, class Visit>
 void for_each_dual_average(State& state, Visit visit) {
   visit("sign_noise", state.sign_noise);
   visit("spectral_noise", state.spectral_noise);
+  visit("preconditioned_noise", state.preconditioned_noise);
 }
 
-// Each reads a value of its type, and returns whether it was one. Integers are counts, from 0 on.
+// Each reads a value of its type, and returns whether it found one. Integers are counts >= 0.
 bool read_value(const nlohmann::json& json, int64_t& value) {
   const std::optional<int64_t> integer = integer_of(json);
   if (!integer || *integer < 0) return false;

@@ -62,7 +62,7 @@ TEST(TrainingState, ReadsBackToTheSameBits) {
   EXPECT_EQ(parse_training_state(to_json(some_state()), "state"), some_state());
 }
 
-// A value that is no number, a name without room for its end, more scalars than fit, and a name with a zero byte.
+// A value that is not a number, a name too long for its end, too many scalars, and a name with a zero byte.
 TEST(TrainingState, RefusesScalarsOfTheOptimizerThatAreNone) {
   for (const char* scalar :
        {R"("a": "one")", R"("a_name_of_24_characters_": 1)", R"("a": 1, "b": 2, "c": 3)", R"("a\u0000b": 1)"}) {
@@ -98,7 +98,7 @@ TEST(TrainingState, RefusesAFieldThatItDoesNotKnow) {
                   HasSubstr("x: the training state has a field 'third_moments', which this Copus does not know")));
 }
 
-// As an integer each of these would be undefined or another number.
+// Converted to an integer, each of these would be undefined or another number.
 TEST(TrainingState, TakesNoNumberForAnInteger) {
   const TrainingState state = some_state();
   for (const char* number : {"-1", "1e300", "2.5", "true", "18446744073709551615"}) {

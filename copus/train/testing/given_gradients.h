@@ -5,13 +5,15 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "copus/model/kernels/kernels.h"
 #include "copus/model/memory/flat_memory.h"
-#include "copus/train/optimizer/muon.h"
+#include "copus/train/optimizer/optimizer.h"
 #include "copus/train/step/dual_norms.h"
 #include "copus/train/step/orthogonalization.h"
 #include "copus/train/step/step_agreement.h"
@@ -31,10 +33,10 @@ inline RunConfig small_run_by_muon() {
   return config;
 }
 
-// The whole gradient of a parameter in a step, the same in every layout.
+// Returns a parameter's whole gradient in a step, the same in every layout.
 inline at::Tensor gradient_of(const ParameterInfo& info, int64_t step) {
   std::seed_seq seed(info.name.begin(), info.name.end());
-  std::mt19937_64 random(seed);  // ranks are threads, which share ATen's generator
+  std::mt19937_64 random(seed);  // ranks are threads, and would share ATen's generator
   random.discard(static_cast<uint64_t>(step) * 100000);
   std::normal_distribution<double> normal;
   at::Tensor values = at::empty(info.shape, at::kDouble);
@@ -75,9 +77,12 @@ struct Rank {
         placement(place(config.model, strategy, config.train.sequence_length, world.rank())),
         state(allocate_zeros(config.model, placement, dtype, 2, *allocator_memory(at::kCPU))),
         parameters(config.model, dtype, placement, state),
-        optimizer(parameters, config.optimizer, state),
-        exchange(parameters, groups),
-        orthogonalization(parameters, config.optimizer, optimizer, exchange) {
+        owned_optimizer(make_optimizer(parameters, config.optimizer, state)),
+        optimizer(*owned_optimizer),
+        exchange(parameters, groups) {
+    if (needs_whole_matrices(config.optimizer.kind)) {
+      orthogonalization.emplace(parameters, config.optimizer, optimizer, exchange);
+    }
     parameters.initialize(5);
   }
 
@@ -86,7 +91,7 @@ struct Rank {
       set_gradients(parameters, step);
       const ExactSum norm = optimizer.squared_gradient_norm();
       const double factor = clip_factor(std::sqrt(agree_on_sums({&norm, 1}, groups.everyone()).front()), clip);
-      orthogonalization.run(factor);
+      if (orthogonalization) orthogonalization->run(factor);
       optimizer.step({.number = step + 1, .learning_rate = rate_of(step), .gradient_factor = factor});
     }
   }
@@ -96,12 +101,13 @@ struct Rank {
   const Placement placement;
   const std::vector<BucketState> state;
   ParameterStore parameters;
-  Muon optimizer;
+  const std::unique_ptr<Optimizer> owned_optimizer;
+  Optimizer& optimizer;
   MatrixExchange exchange;
-  Orthogonalization orthogonalization;
+  std::optional<Orthogonalization> orthogonalization;
 };
 
-// Makes updates on every rank of a layout, and runs `body` on it.
+// Makes updates on every rank of a layout, then runs `body` there.
 inline void update_every_rank(const RunConfig& config, at::ScalarType dtype, const ParallelStrategy& strategy,
                               const std::function<void(Rank&)>& body) {
   run_ranks_as_threads(strategy.world_size(), [&](World& world) {
@@ -115,7 +121,7 @@ inline void update_every_rank(const RunConfig& config, at::ScalarType dtype, con
   });
 }
 
-// Layouts in which ranks share matrices in every way. The last one has more ranks in a pipeline rank than matrices.
+// Layouts in which ranks share matrices in every way. In the last one a pipeline rank has more ranks than matrices.
 inline const std::vector<ParallelStrategy> sharing_layouts = {
     {.data_parallel = 2},
     {.data_parallel = 3, .zero_stage = 1},

@@ -25,7 +25,7 @@
 
 namespace copus {
 
-// A run of a tiny model with six layers.
+// The configuration of a tiny model with six layers.
 inline RunConfig tiny_run() {
   RunConfig config = layouts::small_run("");
   config.model.hidden_size = 16;
@@ -38,7 +38,7 @@ inline RunConfig tiny_run() {
   return config;
 }
 
-// Whole tensors of random numbers for each kind of state.
+// Returns whole tensors of random numbers for each kind of state.
 class WholeState {
  public:
   explicit WholeState(const ModelDescription& model) {
@@ -62,7 +62,7 @@ class WholeState {
   uint64_t hash_ = 0;
 };
 
-// The state of one rank, with its mover.
+// One rank's state, with its mover.
 class MovingState {
  public:
   MovingState(const RunConfig& config, const ParallelStrategy& strategy, World& world, bool shares_memory)
@@ -82,7 +82,7 @@ class MovingState {
 
   RankModel& model() { return *model_; }
 
-  // The hash of all ranks' state, with the numbers of updates in `counters`. Every rank calls it.
+  // Returns the hash of all ranks' state, with `counters` as numbers of updates. Every rank calls it.
   StateHash hash(const TrainingState& counters) const { return hash(counters, counters.optimizer_steps); }
   StateHash hash(const TrainingState& counters, int64_t updates) const {
     StateHash hash(config_.model, optimizer_slots(config_.optimizer.kind));
@@ -100,7 +100,7 @@ class MovingState {
     model_->publish_weights();
   }
 
-  // Expects every copy of every element to be right, on every rank that should hold it.
+  // Expects every copy of every element to be correct, on every rank that must hold it.
   void expect(const WholeState& whole) const {
     int64_t wrong = 0;
     for_stretches_of_state(
@@ -111,7 +111,7 @@ class MovingState {
     EXPECT_EQ(wrong, 0) << "stretches on rank " << world_.rank();
   }
 
-  // Bytes of all tensors but gradients, padding included.
+  // Returns the bytes of all tensors but gradients, with padding.
   std::vector<std::vector<std::byte>> bytes() const {
     std::vector<std::vector<std::byte>> all;
     for (const at::Tensor& tensor : tensors()) kernels::copy_to_host(tensor, all.emplace_back(tensor.nbytes()).data());

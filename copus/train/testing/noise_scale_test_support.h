@@ -1,5 +1,5 @@
-// Support for tests of the measured gradient noise scale: runs of a small model in any layout, and an oracle that is
-// independent of layouts: the gradients of single samples, by the whole model on one rank in float64.
+// For tests of the measured gradient noise scale: runs of a small model in any layout, and an oracle that is
+// independent of layouts: gradients of single samples, computed by the whole model on one rank in float64.
 #pragma once
 
 #include <ATen/Context.h>
@@ -38,7 +38,7 @@ inline int64_t samples_per_rank(const RunConfig& config) {
   return config.train.global_batch / config.parallel.data_parallel;
 }
 
-// Random weights for the whole model, in fp32, from which the oracle and every layout begin.
+// Returns random weights for the whole model in fp32, from which the oracle and every layout begin.
 class Weights {
  public:
   explicit Weights(const ModelDescription& model) : store_(model, at::kFloat, at::kCPU) {
@@ -64,8 +64,8 @@ class Weights {
   ParameterStore store_;
 };
 
-// The gradients of the sum of token losses of each of the first samples. Squared norms of their sums follow from the
-// inner products, so they serve layouts with any order of sums.
+// Gradients of the sum of token losses of each of the first samples. Inner products give the squared norms of their
+// sums, so the gradients serve layouts with any order of sums.
 class SampleGradients {
  public:
   SampleGradients(const Weights& weights, const RunConfig& config, int64_t count) {
@@ -80,7 +80,7 @@ class SampleGradients {
     store.publish_weights();
 
     Decoder decoder(store, Recompute::none);
-    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> gradients, hidden;
     for (int64_t sample = 0; sample < count; ++sample) {
       const Batch batch = dataset.train_batch(static_cast<uint64_t>(sample), 1);
       const int64_t length = config.train.sequence_length;
@@ -88,18 +88,23 @@ class SampleGradients {
       decoder.forward_backward(kernels::from_host(batch.tokens.data(), {1, length}, at::kCPU),
                                kernels::from_host(batch.targets.data(), {1, length}, at::kCPU), 1);
       gradients.push_back(gradient_vector(store));
+      hidden.push_back(hidden_gradient(store));
       loss_tokens_.push_back(batch.loss_tokens);
     }
     const at::Tensor all = at::stack(gradients);
     inner_products_ = all.mm(all.t());
+    hidden_ = at::stack(hidden);
   }
+
+  // The gradients of all hidden matrices, flat, of the sum over samples first .. first + count.
+  at::Tensor hidden_sum(int64_t first, int64_t count) const { return hidden_.narrow(0, first, count).sum(0); }
 
   // Squared norm of the sum of the gradients of samples first .. first + count.
   double squared_norm(int64_t first, int64_t count) const {
     return inner_products_.narrow(0, first, count).narrow(1, first, count).sum().item<double>();
   }
 
-  // Sum of the squared norms of the single gradients.
+  // Returns the sum of the squared norms of these samples' gradients.
   double sum_of_squared_norms() const { return inner_products_.trace().item<double>(); }
 
   int64_t count() const { return inner_products_.size(0); }
@@ -111,7 +116,7 @@ class SampleGradients {
   }
 
  private:
-  // Concatenates every logical parameter once. An embedding that is also the head has the sum of both gradients.
+  // Concatenates every logical parameter once. A tied embedding has the sum of both gradients.
   static at::Tensor gradient_vector(const ParameterStore& store) {
     std::vector<at::Tensor> parts;
     for (const Parameter& parameter : store.parameters()) {
@@ -123,19 +128,26 @@ class SampleGradients {
     return at::cat(parts);
   }
 
-  at::Tensor inner_products_;
+  static at::Tensor hidden_gradient(const ParameterStore& store) {
+    std::vector<at::Tensor> parts;
+    for (const Parameter& parameter : store.parameters()) {
+      if (is_hidden_matrix(parameter.info)) parts.push_back(parameter.gradient.flatten());
+    }
+    return at::cat(parts);
+  }
+
+  at::Tensor inner_products_, hidden_;
   std::vector<int64_t> loss_tokens_;
 };
 
-// The norms that a step should measure.
+// The norms that a step must measure.
 struct Norms {
-  std::optional<double> small_batch;  // samples
+  std::optional<double> small_batch;  // in samples; empty: none
   double small_batch_squared_norm = 0;
   double squared_norm = 0;
 };
 
-// Computes the norms from their definitions, for a step counted from 1 whose samples follow those of the previous
-// steps.
+// Computes the norms by definition, for a step counted from 1, whose samples follow those of earlier steps.
 inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& config, int64_t step) {
   const int64_t batch = config.train.global_batch, first = (step - 1) * batch;
   const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
@@ -157,7 +169,7 @@ inline Norms expected_norms(const SampleGradients& gradients, const RunConfig& c
   return norms;
 }
 
-// All fields of a record as words, to compare bits.
+// Returns all fields of a record as words, to compare bits.
 inline std::vector<int64_t> words_of(const StepRecord& record) {
   std::vector<int64_t> words{record.step,         record.consumed_samples, record.consumed_tokens,
                              record.global_batch, record.micro_batch,      record.skipped_samples};
@@ -194,7 +206,7 @@ inline std::vector<StepRecord> take_steps(Trainer& trainer, World& world, int64_
   return records;
 }
 
-// Averages computed from the norms in records.
+// Computes averages from the norms in records.
 class Replay {
  public:
   explicit Replay(const RunConfig& config) : window_{.samples = config.noise_scale.window_samples} {}
@@ -221,8 +233,8 @@ class Replay {
   int64_t observed_samples_ = 0;
 };
 
-// Expects a record's noise scale to be the one that follows from the records so far. These hold the root of a squared
-// norm, whose square differs in its last bits.
+// Expects a record's noise scale to follow from the records so far. Records hold the root of a squared norm, so the
+// square differs in its last bits.
 inline void expect_noise_scale(const StepRecord& record, const std::optional<NoiseScale>& expected) {
   constexpr double rounding = 1e-9;
   ASSERT_EQ(record.noise_scale_low.has_value(), expected.has_value()) << "step " << record.step;
@@ -265,7 +277,7 @@ class NoiseScaleTest : public ::testing::Test {
     layouts::train_on_every_rank(config, [&](Trainer& trainer, World& world, const Dataset&) { body(trainer, world); });
   }
 
-  // Writes rank 0's snapshot to disk; the other ranks have none.
+  // Writes rank 0's snapshot to disk; other ranks have none.
   void write_checkpoint(const std::optional<Snapshot>& snapshot) const {
     if (!snapshot) return;
     CheckpointWriter writer(folder_.path() / "checkpoints", 1);
@@ -274,9 +286,9 @@ class NoiseScaleTest : public ::testing::Test {
   }
   Checkpoint read_checkpoint() const { return Checkpoint(latest_checkpoint(folder_.path() / "checkpoints").value()); }
 
-  // Records of `steps` steps that leave the weights bitwise unchanged.
+  // Returns the records of `steps` steps that leave the weights bitwise unchanged.
   static std::vector<StepRecord> measure(RunConfig config, const Weights& weights, int64_t steps) {
-    config.optimizer.lr = 1e-30;  // has to be positive
+    config.optimizer.lr = 1e-30;  // must be positive
     std::vector<StepRecord> records;
     train(config, [&](Trainer& trainer, World& world) {
       trainer.load(weights.views());
@@ -291,9 +303,9 @@ class NoiseScaleTest : public ::testing::Test {
     return records;
   }
 
-  // Expects the norms of the oracle in every layout, and equal norms in layouts that split the batch in the same way.
-  // In fp32 elements of a gradient are off by 1e-7 of their size, and by more if sums cancel. In a norm over all
-  // elements most of these errors average out, and errors common to all layouts do not make the layouts differ.
+  // Expects the oracle's norms in every layout, and equal norms in layouts that split the batch alike. In fp32 a
+  // gradient's elements are off by 1e-7 of their size, or more if sums cancel. In a norm most of these errors average
+  // out, and errors that layouts share do not make them differ.
   void expect_norms(const std::vector<Change>& base, const std::vector<std::vector<Change>>& layouts,
                     double tolerance_of_layouts = 1e-6, double tolerance_of_oracle = 2e-6) const {
     constexpr int64_t steps = 2;

@@ -1,4 +1,4 @@
-// For tests: a world of one rank that records what is reported to it.
+// For tests: a world of one rank that records reports.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// Keeps the reported places. Its clock stands still unless it is advanced.
+// Records reported places. Its clock moves only when it is advanced.
 class ObservedWorld : public WrappedWorld, public Health, public RankClock {
  public:
   ObservedWorld() : WrappedWorld(single_rank_world()) {}

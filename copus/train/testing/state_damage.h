@@ -1,5 +1,5 @@
-// For tests: errors of moves between layouts, as changes of each rank's state after a correct move. Gradients are not
-// covered, since each step zeroes or replaces them before it adds to them.
+// For tests: possible bugs in moves between layouts, as damage to each rank's state after a correct move. Gradients are
+// not covered, because each step zeroes or overwrites them.
 #pragma once
 
 #include <algorithm>
@@ -21,17 +21,17 @@
 
 namespace copus::state_damage {
 
-// What a rank knows in addition to its tensors.
+// A rank's values besides its tensors.
 struct Counters {
   TrainingState state;
-  int64_t updates = 0;  // updates that its optimizer counts
+  int64_t updates = 0;  // updates that its optimizer has counted
   bool operator==(const Counters&) const = default;
 };
 
 // One class of damage. Every rank calls `strike`, which does nothing if the layout has no such state.
 struct Damage {
   std::string name;
-  // Whether it damages compute weights, after they have been derived and gathered; otherwise before that.
+  // Whether it damages compute weights, after they have been derived and gathered; otherwise it strikes before that.
   bool is_after_publishing;
   std::function<void(RankModel&, Counters&)> strike;
 };
@@ -39,7 +39,7 @@ struct Damage {
 constexpr StateKind exp_avg = slot_kind(0), exp_avg_sq = slot_kind(1);  // of AdamW
 constexpr StateKind kinds_that_move[] = {StateKind::master, exp_avg, exp_avg_sq};
 
-// The elements of a parameter that this rank updates, flat; empty if there are none.
+// Returns a parameter's elements that this rank updates, flat; may be empty.
 inline at::Tensor updated(const RankModel& model, const Parameter& parameter, StateKind kind) {
   const Bucket& bucket = model.parameters.buckets()[parameter.bucket];
   const at::Tensor shard = buffer_of(model.state()[parameter.bucket], kind);
@@ -50,7 +50,7 @@ inline at::Tensor updated(const RankModel& model, const Parameter& parameter, St
   return shard.narrow(0, from, to - from);
 }
 
-// Calls visit(elements) for the elements that this rank updates, of parameters whose name ends with `ending`.
+// Calls visit(elements) for the elements that this rank updates of parameters whose name ends with `ending`.
 template <class Visit>
 void for_parameters(const RankModel& model, std::string_view ending, StateKind kind, const Visit& visit) {
   for (const Parameter& parameter : model.parameters.parameters()) {
@@ -79,11 +79,11 @@ inline void swap_in_layers(const RankModel& model, std::string_view one, std::st
   }
 }
 
-// Gives every member the elements of member `from(member)`.
+// Gives each member the elements of member `from(member)`.
 inline void take_from(const at::Tensor& values, Communicator& group, const std::function<int64_t(int64_t)>& from) {
   int64_t count = -values.numel();
   group.all_reduce(&count, 1, DataType::int64, Reduction::maximum);
-  count = -count;  // the smallest number that any member has
+  count = -count;  // the smallest number of any member
   if (group.size() == 1 || count == 0) return;
   const at::Tensor mine = values.narrow(0, 0, count).clone();
   const at::Tensor all = kernels::empty({count * group.size()}, values.scalar_type(), values.device());
@@ -95,7 +95,7 @@ inline std::function<int64_t(int64_t)> next_of(const Communicator& group) {
   return [size = group.size()](int64_t member) { return (member + 1) % size; };
 }
 
-// The tensors of all buckets that are stored on this rank.
+// Returns the tensors of all buckets on this rank.
 inline std::vector<at::Tensor> shards(const RankModel& model, StateKind kind) {
   std::vector<at::Tensor> all;
   for (const BucketState& bucket : model.state()) {
@@ -104,7 +104,7 @@ inline std::vector<at::Tensor> shards(const RankModel& model, StateKind kind) {
   return all;
 }
 
-// Changes the first element of a tensor by the smallest possible amount.
+// Changes a tensor's first element by the smallest possible amount.
 inline void change_a_bit(const at::Tensor& values) {
   if (values.numel() == 0) return;
   const at::Tensor element = values.narrow(0, 0, 1);
@@ -127,16 +127,16 @@ inline std::vector<Damage> all_damages() {
     return Damage{std::move(name), false, std::move(strike)};
   };
   return {
-      // A joint matrix of queries, keys and values may be stored by head or by role, and its shape does not show which.
+      // Queries, keys and values may be stored by head or by role, and their joint matrix's shape does not show which.
       tensors("rows of queries and keys in another order",
               [](RankModel& model) {
                 const ModelDescription& of = model.parameters.model();
                 swap_in_layers(model, "q_proj.weight", "k_proj.weight", of.head_dim * of.hidden_size);
               }),
-      // Both orders of the joint matrix are in use, and the halves have the same shape.
+      // Both orders of the two halves are in use, and the halves have the same shape.
       tensors("gate and up interchanged",
               [](RankModel& model) { swap_in_layers(model, "gate_proj.weight", "up_proj.weight", int64_t{1} << 40); }),
-      // Rank and shard are numbered in different orders, so a file or message goes to the wrong owner.
+      // Ranks and shards are numbered differently, so a file or message goes to the wrong owner.
       tensors("exp_avg of another data-parallel rank's shard",
               [](RankModel& model) {
                 Communicator& group = model.groups.shards();
@@ -151,25 +151,25 @@ inline std::vector<Damage> all_damages() {
                   take_from(values, group, next_of(group));
                 }
               }),
-      // State is kept in a list whose order differs between writer and reader.
+      // Writer and reader have differently ordered lists of state.
       tensors("both moments interchanged",
               [](RankModel& model) {
                 const auto first = shards(model, exp_avg), second = shards(model, exp_avg_sq);
                 for (size_t i = 0; i < first.size(); ++i) swap_values(first[i], second[i]);
               }),
-      // Weights arrive and moments do not, since moments are not among a module's parameters.
+      // Only weights arrive, because moments are not among a module's parameters.
       tensors("moments begun anew",
               [](RankModel& model) {
                 for (const at::Tensor& values : shards(model, exp_avg)) values.zero_();
                 for (const at::Tensor& values : shards(model, exp_avg_sq)) values.zero_();
               }),
-      // The list of shared parameters names only one of the two, and the other stays a step behind.
+      // The list of shared parameters names only one of two, and the other stays a step behind.
       tensors("a tied head that is a step behind its embedding",
               [](RankModel& model) {
                 const Parameter* const head = model.parameters.find_tied_copy();
                 if (head != nullptr) updated(model, *head, StateKind::master).mul_(1 - 1e-3);
               }),
-      // Shard boundaries are rounded up on one side and down on the other.
+      // One side rounds shard boundaries up, the other down.
       tensors("elements shifted by one",
               [](RankModel& model) {
                 for_parameters(model, "down_proj.weight", StateKind::master, [](const at::Tensor& values) {
@@ -186,7 +186,7 @@ inline std::vector<Damage> all_damages() {
                   if (behind >= 0 && behind < bucket.master.numel()) bucket.master.narrow(0, behind, 1).fill_(1);
                 }
               }),
-      // Stages number their layers from zero, and the offset of the stage is added twice or never.
+      // Stages number their layers from zero, and the stage's offset is added twice or never.
       tensors("two layers interchanged",
               [](RankModel& model) {
                 for (const StateKind kind : kinds_that_move) {
@@ -196,7 +196,7 @@ inline std::vector<Damage> all_damages() {
                   if (layers.size() > 1) swap_values(layers[0], layers[1]);
                 }
               }),
-      // Only the first copy is sent to all ranks, or one rank's memory fails.
+      // Only the first copy reaches all ranks, or one rank's memory is faulty.
       tensors("a data-parallel copy that differs in a bit of its master weights",
               [](RankModel& model) {
                 Communicator& group = model.groups.data();
@@ -207,7 +207,7 @@ inline std::vector<Damage> all_damages() {
                 Communicator& group = model.groups.data();
                 if (is_last(group) && group.size() > 1) change_a_bit(shards(model, exp_avg_sq).front());
               }),
-      // Parameters that tensor-parallel ranks share are reduced on some paths but not on others.
+      // Only some code paths reduce the parameters that tensor-parallel ranks share.
       tensors("a norm that differs on one of the tensor-parallel ranks",
               [](RankModel& model) {
                 Communicator& group = model.groups.tensor();
@@ -220,7 +220,7 @@ inline std::vector<Damage> all_damages() {
                 if (!is_last(group) || group.size() == 1) return;
                 for_parameters(model, "k_proj.weight", exp_avg, change_a_bit);
               }),
-      // Groups list their ranks in another order than the mesh does.
+      // Groups list their ranks in another order than the mesh.
       tensors("parts of tensor-parallel ranks in the reverse order",
               [](RankModel& model) {
                 Communicator& group = model.groups.tensor();
@@ -241,14 +241,14 @@ inline std::vector<Damage> all_damages() {
                   values.copy_(values.view(shape).t().reshape({-1}).clone());
                 }
               }),
-      // A run in bf16 is loaded from its compute weights, and loses what they round away.
+      // A bf16 run is loaded from compute weights, which have lost bits by rounding.
       tensors("master weights made of compute weights",
               [](RankModel& model) {
                 for (const Bucket& bucket : model.parameters.buckets()) {
                   if (bucket.master.defined()) bucket.master.copy_(bucket.weight_shard.clone());
                 }
               }),
-      // On one rank the master weights move, but forward and backward read the old compute weights.
+      // On one rank the master weights move, but passes still read the old compute weights.
       weights("compute weights that are not derived again",
               [](RankModel& model) {
                 if (!is_last(model.groups.everyone())) return;
@@ -258,7 +258,7 @@ inline std::vector<Damage> all_damages() {
                   }
                 }
               }),
-      // With ZeRO-1 and 2 the weights that other ranks update are not gathered after the master weights have moved.
+      // With ZeRO-1 and 2, weights that other ranks update are not gathered after master weights have moved.
       weights("weights that others update are not gathered",
               [](RankModel& model) {
                 if (!model.strategy().cuts_optimizer() || model.strategy().cuts_weights()) return;
@@ -268,17 +268,17 @@ inline std::vector<Damage> all_damages() {
                   bucket.weight.narrow(0, bucket.shard_end, bucket.size() - bucket.shard_end).zero_();
                 }
               }),
-      // The optimizer is constructed again, and its bias correction starts from the beginning.
+      // The optimizer is constructed anew, and its bias correction starts again.
       counters("the optimizer's number of updates not moved", [](RankModel&, Counters& all) { all.updates = 0; }),
       counters("the product of beta2 not moved",
                [](RankModel&, Counters& all) { all.state.optimizer.set("beta2_product", 1); }),
-      // The data loader is constructed again on all ranks, or on the new ones.
+      // The data loader is constructed anew, on all ranks or on new ones.
       counters("the position in the data not moved", [](RankModel&, Counters& all) { all.state.consumed_samples = 0; }),
       counters("the position in the data not moved on one rank",
                [](RankModel& model, Counters& all) {
                  if (is_last(model.groups.everyone())) all.state.consumed_samples = 0;
                }),
-      // Averages of a run's statistics belong to no module, and are lost or kept only by rank 0.
+      // Running averages belong to no module, and are lost or kept only on rank 0.
       counters("the averages of the noise scale not moved",
                [](RankModel&, Counters& all) { all.state.noise_average = {}; }),
       counters("the averages of the noise scale on rank 0 alone",

@@ -1,4 +1,4 @@
-// Support for tests of runs that change their configuration while they train: what moves, and the result of a run.
+// For tests of runs that change their configuration while they train: the moves, and the result of a run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using layouts::write_corpus;
 
 using Outcome = SwitchReport::Outcome;
 
-// A change of a configuration's batches or layout after a step.
+// A change of batches or layout after a step.
 struct Move {
   int64_t after_step;
   std::vector<Change> changes;
@@ -72,7 +72,7 @@ class TrainerSwitch : public ::testing::Test {
             .inputs_hash = 0};
   }
 
-  // Trains `steps` steps. Every move is announced so that all ranks know of it `lead` steps before it is due.
+  // Trains `steps` steps. Every move is announced early enough that all ranks know of it `lead` steps before it is due.
   static History run(const RunConfig& config, const std::vector<Move>& moves, int64_t steps, int64_t lead = 1,
                      const Connect& connect = on_test_device) {
     History history;
@@ -114,7 +114,7 @@ class TrainerSwitch : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-// beta2 and weight decay follow the batch, while the rate has only the factors of the moves.
+// beta2 and weight decay follow the batch; the learning rate changes only by the factors of the moves.
 inline const Change scaled = [](RunConfig& config) {
   config.optimizer.batch_scaling = BatchScaling::none;
   config.optimizer.scale_beta2 = config.optimizer.scale_weight_decay = true;

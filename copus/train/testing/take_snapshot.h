@@ -1,4 +1,4 @@
-// For tests: the whole state of a trainer, in memory.
+// For tests: a trainer's whole state, in memory.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace copus {
 inline std::optional<Snapshot> take_snapshot(Trainer& trainer, std::string run_config = "") {
   const CheckpointPlan plan = trainer.plan_checkpoint({.bytes_per_writer = std::numeric_limits<int64_t>::max()});
   Snapshot snapshot;
-  int64_t filled = 0;  // bytes of the last tensor
+  int64_t filled = 0;  // filled bytes of the last tensor
   trainer.hand_over_state(plan, [&](std::span<const std::byte> bytes) {
     const auto next = std::ssize(snapshot.weights) + std::ssize(snapshot.optimizer);
     const bool is_new = next == 0 || filled == plan.tensors[next - 1].bytes();

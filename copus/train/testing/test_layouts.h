@@ -1,4 +1,4 @@
-// Support for tests of layouts: a small run, short names for changes of its layout, and its ranks as threads.
+// For tests of layouts: a small run, short names for changes of its layout, and its ranks as threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -123,7 +123,7 @@ inline const Change like_gemma2 = [](RunConfig& config) {
   config.model.block_norm = BlockNorm::both;
   config.model.norms_add_one = true;
   config.model.embedding_multiplier = std::sqrt(static_cast<double>(config.model.hidden_size));
-  config.model.attention_multiplier = 1;  // scores that reach the cap
+  config.model.attention_multiplier = 1;  // some scores reach the cap
   config.model.attention_window = 6;
   config.model.full_attention_interval = 2;
   config.model.attention_softcap = 2;
@@ -139,7 +139,7 @@ inline const Change like_gpt_neox = [](RunConfig& config) {
   config.model.gated_feed_forward = false;
   config.model.parallel_residual = true;
 };
-// Parts that no published model combines.
+// Properties that no published model combines.
 inline const Change free_parts = [](RunConfig& config) {
   config.model.architecture = Architecture::copus;
   config.model.norm = NormKind::layer;
@@ -193,14 +193,14 @@ inline RunConfig small_run(const std::filesystem::path& corpus) {
   config.model.num_heads = 4;
   config.model.num_kv_heads = 2;
   config.data.train = {{.path = corpus.string(), .weight = 1}};
-  config.data.document_separator = "\n";  // samples then differ in the number of tokens that carry loss
+  config.data.document_separator = "\n";  // samples then differ in their tokens with loss
   config.train.global_batch = 8;
   config.train.micro_batch = 2;
   config.execution.precision = Precision::fp32;
   return config;
 }
 
-// A small run with four layers, which up to four tensor-parallel ranks can share.
+// A small run with four layers, which at most four tensor-parallel ranks can split.
 inline RunConfig small_run_of_four_layers(const std::filesystem::path& corpus) {
   RunConfig config = small_run(corpus);
   config.model.hidden_size = 64;
@@ -211,7 +211,7 @@ inline RunConfig small_run_of_four_layers(const std::filesystem::path& corpus) {
   return config;
 }
 
-// The configuration with these changes, which must be feasible.
+// Returns the configuration with these changes, which must be feasible.
 inline RunConfig with_changes(RunConfig config, const std::vector<Change>& changes) {
   for (const Change& change : changes) change(config);
   const auto reason = infeasible_reason(config.model, configuration_of(config), config.train.sequence_length);
@@ -223,7 +223,7 @@ inline Dataset open_data(const RunConfig& config) {
   return {config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed};
 }
 
-// Connects ranks that are threads, with memory on the device that they share.
+// Connects ranks as threads, with memory on their common device.
 using Connect = std::function<std::unique_ptr<World>(World&)>;
 
 inline std::unique_ptr<World> on_test_device(World& world) {
@@ -235,7 +235,7 @@ inline std::unique_ptr<World> on_test_device(World& world) {
                             make_gpu_runtime(device.index(), [device] { return current_stream_handle(device); }));
 }
 
-// Connects ranks on the CPU with all memory treated as memory of a device that the ranks share.
+// Connects ranks on the CPU, whose memory all counts as memory of a common device.
 inline std::unique_ptr<World> as_on_a_device(World& world) {
   return stage_through_host(std::make_unique<BorrowedWorld>(world),
                             std::make_shared<FakeDeviceRuntime>(FakeDeviceRuntime::Options{.is_the_host = true}));

@@ -1,4 +1,4 @@
-// For tests of an optimizer by itself: its slots before the first step.
+// For tests of an optimizer alone: its slots before the first step.
 #pragma once
 
 #include <vector>

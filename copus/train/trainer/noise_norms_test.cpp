@@ -177,6 +177,68 @@ TEST_F(NoiseScaleTest, NormsAreEqualWhereMicroBatchesAre) {
                true);
 }
 
+// The samples of one part of a step's batch, which dual norms compare with the others: ranges of first and count.
+std::vector<std::pair<int64_t, int64_t>> part_of_samples(const RunConfig& config) {
+  const int64_t of_rank = samples_per_rank(config), num_ranks = config.parallel.data_parallel;
+  const int64_t micro_batch = std::min(of_rank, config.train.micro_batch);
+  if (num_ranks == 1) return {{0, micro_batch == of_rank ? std::max<int64_t>(1, of_rank / 8) : micro_batch}};
+  if (config.parallel.zero_stage < 2 || micro_batch == of_rank) return {{0, num_ranks / 2 * of_rank}};
+  std::vector<std::pair<int64_t, int64_t>> first_micro_batches;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) first_micro_batches.emplace_back(rank * of_rank, micro_batch);
+  return first_micro_batches;
+}
+
+// In the norm of sign descent, whose noise and signal follow from the gradients of single samples. The first step has
+// no second moments and is not measured. Signs of elements near zero may differ in fp32.
+TEST_F(NoiseScaleTest, DualNormsCompareTwoPartsOfTheSamples) {
+  const Change dual = [](RunConfig& config) {
+    config.noise_scale.dual_interval = 1;
+    config.train.clip_norm = 0;
+    config.optimizer.lr = 1e-30;
+  };
+  for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1), dual}, {disabled, dual}}) {
+    const RunConfig whole = config(base);
+    const Weights weights(whole.model);
+    const int64_t batch = whole.train.global_batch;
+    const SampleGradients gradients(weights, whole, 2 * batch);
+    const at::Tensor all = gradients.hidden_sum(batch, batch) / gradients.loss_tokens(batch, batch);
+    const std::vector<std::vector<Change>> layouts = {{ranks(1, 1, 1), micro_batch(2)},
+                                                      {ranks(1, 1, 1), whole_batch},
+                                                      {ranks(1, 4, 1), micro_batch(2)},
+                                                      {ranks(1, 4, 2), micro_batch(1), zb_h1},
+                                                      {ranks(1, 1, 2), micro_batch(4), interleaved},
+                                                      {ranks(2, 1, 1), micro_batch(2)},
+                                                      {ranks(2, 2, 2), micro_batch(2), interleaved, zero_1},
+                                                      {ranks(4, 2, 1), micro_batch(1), zero_1},
+                                                      {ranks(2, 2, 1), whole_batch, zero_3},
+                                                      {ranks(2, 4, 1), micro_batch(1), zero_2},
+                                                      {ranks(4, 1, 2), micro_batch(1), zero(3, 2)}};
+    for (const std::vector<Change>& layout : layouts) {
+      const RunConfig changed = config(join(base, layout));
+      SCOPED_TRACE(concat(to_string(configuration_of(changed)), changed.noise_scale.enabled ? "" : ", disabled"));
+      DualNoiseAverage measured;
+      train(changed, [&](Trainer& trainer, World& world) {
+        trainer.load(weights.views());
+        take_steps(trainer, world, 2);
+        if (world.rank() == 0) measured = trainer.state().sign_noise;
+      });
+      at::Tensor sum = all.mul(0);
+      double samples = 0;
+      for (const auto& [first, count] : part_of_samples(changed)) {
+        sum += gradients.hidden_sum(batch + first, count) / gradients.loss_tokens(batch, batch);
+        samples += static_cast<double>(count);
+      }
+      const double share = samples / static_cast<double>(batch), ratio = share / (1 - share);
+      const at::Tensor gradient = sum / share, mean = (all - sum) / (1 - share);
+      const double noise = (gradient - mean).abs().sum().item<double>() * std::sqrt(samples / (1 + ratio));
+      EXPECT_EQ(measured.weight, 1);
+      expect_close(measured.noise, noise, 1e-5);
+      EXPECT_NEAR(measured.signal, (gradient * mean.sign()).sum().item<double>(),
+                  1e-4 * gradient.abs().sum().item<double>());
+    }
+  }
+}
+
 // bf16 keeps 8 bits of activations and their gradients; main gradients and norms stay fp32.
 TEST_F(NoiseScaleTest, NormsWithRoundedActivations) {
   expect_norms({bf16, tied, kv_heads(1)},

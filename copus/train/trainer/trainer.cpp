@@ -358,7 +358,9 @@ std::string Trainer::needs_too_much_memory() const {
 StepRecord Trainer::compute_step(const StopQuestion& stop) {
   clock_.begin();
   recorder_.begin_step(state_.step + 1, std::exchange(trace_next_step_, false));
-  const ProbePlan plan = plan_probe(config_, configuration(), state_.step + 1, measures_noise_);
+  const int64_t step = state_.step + 1;
+  const bool measures = measures_noise_ || measures_dual_norms(config_, step);
+  const ProbePlan plan = plan_probe(config_, configuration(), step, measures);
   const StepAgreement agreed = accumulate_gradients(plan, stop);
   const std::optional<WeightUpdate> update = completion_.update_of(agreed, state_);
   if (update) {
@@ -393,7 +395,7 @@ void Trainer::update_weights(const WeightUpdate& update) {
 StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop) {
   const int64_t loss_tokens = dataset_.loss_tokens(state_.data_position(), configuration().global_batch);
   const double loss_scale = loss_tokens > 0 ? 1 / static_cast<double>(loss_tokens) : 0;
-  model_->parameters.zero_gradients();
+  model_->begin_gradients(plan, state_.step + 1);
   StepReport report;
   const StepGradients gradients =
       modelled_ ? compute_modelled_gradients(plan, loss_scale) : compute_gradients(plan, loss_scale);
@@ -405,7 +407,7 @@ StepAgreement Trainer::accumulate_gradients(const ProbePlan& plan, const StopQue
   if (loss_tokens > 0) {
     // Ranks differ in how many matrices they own, so this time is not compared between them.
     recorder_.begin({.category = "optimizer", .name = "whole matrices", .part = std::nullopt}, "whole matrices");
-    dual = model_->prepare_update(report.squared_norm, state_.step + 1);
+    dual = model_->prepare_update(report.squared_norm, plan, state_.step + 1, configuration().global_batch);
   }
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model_->probe.take());
