@@ -85,7 +85,7 @@ class Runner:
                       f'held_out = ["data/{name}/held_out.txt"]', 'document_separator = "\\n\\n\\n"',
                       "mask_across_documents = false", "[train]",
                       f"sequence_length = {LENGTH}", 'precision = "fp32"', "threads = 1", "[optimizer]",
-                      "warmup_tokens = 0", "min_lr_ratio = 0.0", "[evaluate]", "interval = 0", "[checkpoint]",
+                      "warmup_tokens = 0", "min_lr_ratio = 0.0", 'batch_scaling = "none"', "[evaluate]", "interval = 0", "[checkpoint]",
                       "keep_last = 16", "[log]", "tensorboard = false", "interval = 100000"]
             (work / f"{name}.toml").write_text("\n".join(lines) + "\n")
 

@@ -15,8 +15,9 @@ from sandwich import MODELS, POINTS, REFERENCE
 from sandwich import ROWS as BRANCHES
 
 ROWS = pathlib.Path(__file__).resolve().parent / "data" / "norms.jsonl"
-STILL = {"train.global_batch": 8, "optimizer.lr": 1e-12, "noise_scale.dual_interval": 4, "log.interval": 4}
-STILL_STEPS = 256
+STILL = {"train.global_batch": 8, "optimizer.lr": 1e-12, "noise_scale.dual_interval": 1, "log.interval": 1,
+         "noise_scale.window_samples": 256}
+STILL_STEPS = 128
 NORMS = ("sign", "spectral", "preconditioned")
 
 

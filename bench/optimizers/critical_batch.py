@@ -49,6 +49,7 @@ precision = "fp32"
 threads = 1
 [optimizer]
 kind = "{optimizer}"
+batch_scaling = "none"
 warmup_tokens = 0
 min_lr_ratio = 0.0
 [evaluate]
@@ -104,7 +105,8 @@ class Experiment:
         folder = self.resumed(start)
         last = self.train(folder, optimizer, start is not None, **{
             "train.seed": seed, "train.global_batch": batch, "optimizer.lr": rate, "optimizer.schedule": "wsd",
-            "optimizer.decay_tokens": samples // 4 * LENGTH, "noise_scale.enabled": "false", "train.max_tokens": (point + samples) * LENGTH})
+            "optimizer.decay_tokens": samples // 4 * LENGTH, "noise_scale.enabled": "false",
+            "train.max_tokens": (point + samples) * LENGTH})
         shutil.rmtree(folder)
         self.keep(key=key, kind="branch", optimizer=optimizer, seed=seed, point=point, samples=samples, batch=batch,
                   rate=rate, loss=last["held_out_loss"], **facts)
@@ -128,7 +130,8 @@ class Experiment:
         for number, point in enumerate(POINTS):
             last = self.train(folder, optimizer, number > 0, **{
                 "train.seed": seed, "train.global_batch": REFERENCE, "optimizer.lr": rate,
-                "optimizer.schedule": "constant", "train.max_tokens": point * LENGTH})
+                "optimizer.schedule": "constant", "noise_scale.enabled": "false",
+                "train.max_tokens": point * LENGTH})
             at[point] = max((folder / "run" / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
             key = f"{optimizer}-{seed}-{point}"
             if key not in self.rows:
@@ -145,7 +148,8 @@ class Experiment:
         folder = self.resumed(start)
         last = self.train(folder, optimizer, True, **{
             "train.seed": seed, "train.global_batch": STILL_BATCH, "optimizer.lr": 1e-12,
-            "optimizer.schedule": "constant", "noise_scale.dual_interval": 1,
+            "optimizer.schedule": "constant", "noise_scale.enabled": "true", "noise_scale.dual_interval": 1,
+            "noise_scale.window_samples": 256,
             "train.max_tokens": (point + STILL_STEPS * STILL_BATCH) * LENGTH})
         shutil.rmtree(folder)
         self.keep(key=key, kind="still", optimizer=optimizer, seed=seed, point=point, loss=last["held_out_loss"],
@@ -180,7 +184,8 @@ def read(path: pathlib.Path) -> list[dict]:
 def equivalent_samples(ladder: list[tuple[float, float]], loss: float) -> float | None:
     """Reads the ladder of (samples, loss), linear in ln samples between its rungs and on its outer lines."""
     for (n0, l0), (n1, l1) in itertools.pairwise(ladder):
-        if (l0 >= loss >= l1 or (n1, l1) == ladder[-1] and loss < l1 or (n0, l0) == ladder[0] and loss > l0) and l0 > l1:
+        is_beyond = (loss < l1 and (n1, l1) == ladder[-1]) or (loss > l0 and (n0, l0) == ladder[0])
+        if l0 > l1 and (l0 >= loss >= l1 or is_beyond):
             return n0 * (n1 / n0) ** ((l0 - loss) / (l0 - l1))
     return None
 

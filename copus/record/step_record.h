@@ -57,7 +57,7 @@ struct StepRecord {
   std::optional<double> noise_scale_low;  // only the lower end is known
   std::optional<double> noise_scale_high;
   std::optional<double> noise_scale_tokens;
-  // The same in the dual norms of sign descent and of Muon (statistics/dual_noise.h), on steps that measure them.
+  // The same in the norms of sign descent, of Muon and of AdamW (statistics/dual_noise.h), on steps that measure them.
   std::optional<double> sign_noise_scale, sign_noise_scale_low, sign_noise_scale_high;
   std::optional<double> spectral_noise_scale, spectral_noise_scale_low, spectral_noise_scale_high;
   std::optional<double> preconditioned_noise_scale, preconditioned_noise_scale_low, preconditioned_noise_scale_high;

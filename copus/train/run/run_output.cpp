@@ -183,7 +183,8 @@ void RunOutput::introduce(const Dataset& dataset, const World& world, const std:
     note(concat("adapting   policy ", to_string(config_.adapt.policy),
                 config_.adapt.advise ? ", which advises and moves nothing" : ""));
   }
-  if (const auto reason = why_noise_is_not_measured(config_, plan_.start); reason && config_.noise_scale.enabled) {
+  const bool measures_any_noise = config_.noise_scale.enabled || config_.noise_scale.dual_interval > 0;
+  if (const auto reason = why_noise_is_not_measured(config_, plan_.start); reason && measures_any_noise) {
     note(concat("noise      the gradient noise scale is not measured: ", *reason));
   }
   if (step_time) note(concat("step time  ", *step_time));

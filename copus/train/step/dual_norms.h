@@ -22,7 +22,7 @@ struct DualNorms {
 };
 // In the sum of absolute elements; in the sum of singular values; and, with AdamW, in the norm of its steps:
 // |x|^2 = sum of x_i^2 / (sqrt(v_i) + epsilon), with AdamW's average v of squared gradients. v is not corrected for its
-// start at 0, because a common factor of all weights does not change a noise scale.
+// start at 0: a common factor of all weights does not change a noise scale, and epsilon hardly matters.
 struct DualNormsOfStep {
   DualNorms sign, spectral;
   std::optional<DualNorms> preconditioned;

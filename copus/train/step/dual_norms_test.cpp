@@ -140,6 +140,23 @@ TEST(DualMeasurement, MatchesTheNormOfAdamWsSteps) {
   for (size_t i = 4; i < right.size(); ++i) EXPECT_NEAR(measured[i] / right[i], 1, 1e-9) << i;
 }
 
+TEST(DualMeasurement, NormsFollowFromSums) {
+  for (const RunConfig& config : {small_run_by_muon(), small_run_by_adamw()}) {
+    update_every_rank(config, at::kFloat, {}, [&](Rank& rank) {
+      const DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
+      const DualNormsOfStep norms = measurement.norms_from(std::vector<double>{1, 2, 3, 4, 25, 6, 9});
+      EXPECT_EQ(norms.sign.noise, 1);
+      EXPECT_EQ(norms.sign.signal, 2);
+      EXPECT_EQ(norms.spectral.noise, 3);
+      EXPECT_EQ(norms.spectral.signal, 4);
+      ASSERT_EQ(norms.preconditioned.has_value(), config.optimizer.kind == OptimizerKind::adamw);
+      if (!norms.preconditioned) return;
+      EXPECT_EQ(norms.preconditioned->noise, 5);   // the root of the sum of squares
+      EXPECT_EQ(norms.preconditioned->signal, 2);  // 6 over the mean's norm, the root of 9
+    });
+  }
+}
+
 TEST(DualMeasurement, IsTheSameToTheBitInEveryLayout) {
   for (const RunConfig& config : {small_run_by_muon(), small_run_by_adamw()}) {
     const std::vector<double> alone = measure(config, at::kFloat, {}, 0);

@@ -147,7 +147,12 @@ std::vector<at::Tensor> GradientProbe::take_kept() {
     };
     const Sharding& sharding = parameters_.parameters()[kept.parameter].sharding;
     if (kept_before_partial_sums_ && sharding.partial) add_up(groups_.replicas(sharding));
-    if (groups_.data().size() > 1) add_up(groups_.data());
+    if (!parameters_.placement().strategy.cuts_optimizer()) {
+      if (groups_.data().size() > 1) add_up(groups_.data());
+    } else {  // with hybrid sharding the data-parallel group serves no collectives
+      add_up(groups_.shards());
+      if (groups_.copies().size() > 1) add_up(groups_.copies());
+    }
     gradients.push_back(kept.values);
   }
   return gradients;

@@ -59,24 +59,27 @@ ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration
     plan.micro_batches.push_back(std::min(configuration.micro_batch, samples - done));
   }
   if (!measure) return plan;
+  const bool is_dual = measures_dual_norms(config, step);
   // Prefers the ranks' gradients: they are independent parts of the batch, and estimate |G|^2 much better than one part
   // and the whole batch do.
   if (configuration.strategy.data_parallel > 1) {
     const bool reduces_each = configuration.strategy.cuts_gradients() && plan.micro_batches.size() > 1;
     plan.source = reduces_each ? ProbeSource::prefix_of_each_rank : ProbeSource::rank;
     plan.small_batch = reduces_each ? plan.micro_batches.front() : samples;
+    plan.measures_dual_norms = is_dual;
     return plan;
   }
   if (plan.micro_batches.size() > 1) {
     plan.source = ProbeSource::prefix;
   } else {
     const std::optional<int64_t> part = part_to_cut(config, configuration);
-    const bool is_split = step % config.noise_scale.split_interval == 0 || measures_dual_norms(config, step);
+    const bool is_split = step % config.noise_scale.split_interval == 0 || is_dual;
     if (!is_split || !part) return plan;
     plan.source = ProbeSource::prefix;
     plan.micro_batches = {*part, samples - *part};
   }
   plan.small_batch = plan.micro_batches.front();
+  plan.measures_dual_norms = is_dual;
   return plan;
 }
 

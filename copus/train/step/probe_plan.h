@@ -25,6 +25,7 @@ struct ProbePlan {
   ProbeSource source = ProbeSource::none;
   int64_t small_batch = 0;             // samples; 0: no measurement
   std::vector<int64_t> micro_batches;  // samples of each micro-batch of a data-parallel rank
+  bool measures_dual_norms = false;
 };
 
 // Returns a data-parallel rank's number of samples per step.

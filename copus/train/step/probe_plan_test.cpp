@@ -84,6 +84,20 @@ TEST(ProbePlan, NothingIsMeasuredOrCutWithoutBeingAsked) {
   }
 }
 
+TEST(ProbePlan, AStepThatIsOneMicroBatchIsCutForDualNorms) {
+  RunConfig config = config_of(7, 8, 1);
+  config.noise_scale.dual_interval = 3;
+  for (int64_t step = 1; step <= 12; ++step) {
+    const ProbePlan plan = plan_probe(config, step, true);
+    EXPECT_EQ(plan.measures_dual_norms, step % 3 == 0) << step;
+    EXPECT_EQ(plan.micro_batches.size(), step % 3 == 0 || step % 4 == 0 ? 2 : 1) << step;
+    EXPECT_EQ(measures_dual_norms(config, step), step % 3 == 0) << step;
+  }
+  EXPECT_TRUE(plan_probe(config_of(1, 8, 1), 3, true).micro_batches.size() == 1);
+  config.train.global_batch = 1;
+  EXPECT_FALSE(plan_probe(config, 3, true).measures_dual_norms) << "one sample cannot be cut";
+}
+
 TEST(ProbePlan, OneSampleCannotBeCut) {
   const RunConfig config = config_of(1, 8, 1);
   EXPECT_EQ(plan_probe(config, 4, true).source, ProbeSource::none);

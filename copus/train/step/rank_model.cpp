@@ -26,25 +26,23 @@ RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, 
   if (dual_interval_ > 0) dual_.emplace(parameters, config.optimizer, *optimizer, *exchange_);
 }
 
-bool RankModel::is_dual_step(const ProbePlan& plan, int64_t step) const {
-  return dual_ && step % dual_interval_ == 0 && plan.source != ProbeSource::none;
-}
-
 void RankModel::begin_gradients(const ProbePlan& plan, int64_t step) {
   parameters.zero_gradients();
-  probe.keep(is_dual_step(plan, step) ? dual_->parameters_of(step / dual_interval_) : std::vector<int64_t>());
+  const bool is_measured = plan.measures_dual_norms && optimizer->steps() > 0;  // before the first there is no slot
+  probe.keep(is_measured ? dual_->parameters_of(step / dual_interval_) : std::vector<int64_t>());
 }
 
 std::optional<DualNormsOfStep> RankModel::prepare_update(const ExactSum& squared_norm, const ProbePlan& plan,
                                                          int64_t step, int64_t global_batch) {
-  const bool is_measured = is_dual_step(plan, step) && optimizer->steps() > 0;
+  const bool is_measured = plan.measures_dual_norms && optimizer->steps() > 0;
   if (!orthogonalization_ && !is_measured) return std::nullopt;
   const double norm = std::sqrt(agree_on_sums({&squared_norm, 1}, groups.everyone()).front());
   if (!std::isfinite(norm)) return std::nullopt;
   const double factor = clip_factor(norm, clip_norm_);
   std::optional<DualNormsOfStep> measured;
   if (is_measured) {
-    const auto part = static_cast<double>(plan.small_batch * probe.ranks_kept(plan.source, groups.data().size()));
+    const auto part =
+        static_cast<double>(plan.small_batch * GradientProbe::ranks_kept(plan.source, groups.data().size()));
     const auto sums =
         dual_->measure(step / dual_interval_, probe.take_kept(), part / static_cast<double>(global_batch), factor);
     measured = dual_->norms_from(agree_on_sums(sums, groups.everyone()));

@@ -62,8 +62,6 @@ class RankModel {
   const std::unique_ptr<Optimizer> optimizer;
 
  private:
-  bool is_dual_step(const ProbePlan& plan, int64_t step) const;
-
   std::optional<MatrixExchange> exchange_;              // if exchanges_matrices()
   std::optional<Orthogonalization> orthogonalization_;  // for optimizers that need whole matrices
   std::optional<DualMeasurement> dual_;                 // if noise in dual norms is measured

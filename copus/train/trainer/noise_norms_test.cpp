@@ -196,23 +196,29 @@ TEST_F(NoiseScaleTest, DualNormsCompareTwoPartsOfTheSamples) {
     config.train.clip_norm = 0;
     config.optimizer.lr = 1e-30;
   };
-  for (const std::vector<Change>& base : {std::vector<Change>{tied, kv_heads(1), dual}, {disabled, dual}}) {
+  const Change never_split = [](RunConfig& config) { config.noise_scale.split_interval = 1000; };
+  for (const std::vector<Change>& base :
+       {std::vector<Change>{tied, kv_heads(1), dual}, {disabled, never_split, dual}, {global_batch(6), dual}}) {
     const RunConfig whole = config(base);
     const Weights weights(whole.model);
     const int64_t batch = whole.train.global_batch;
     const SampleGradients gradients(weights, whole, 2 * batch);
     const at::Tensor all = gradients.hidden_sum(batch, batch) / gradients.loss_tokens(batch, batch);
-    const std::vector<std::vector<Change>> layouts = {{ranks(1, 1, 1), micro_batch(2)},
-                                                      {ranks(1, 1, 1), whole_batch},
-                                                      {ranks(1, 4, 1), micro_batch(2)},
-                                                      {ranks(1, 4, 2), micro_batch(1), zb_h1},
-                                                      {ranks(1, 1, 2), micro_batch(4), interleaved},
-                                                      {ranks(2, 1, 1), micro_batch(2)},
-                                                      {ranks(2, 2, 2), micro_batch(2), interleaved, zero_1},
-                                                      {ranks(4, 2, 1), micro_batch(1), zero_1},
-                                                      {ranks(2, 2, 1), whole_batch, zero_3},
-                                                      {ranks(2, 4, 1), micro_batch(1), zero_2},
-                                                      {ranks(4, 1, 2), micro_batch(1), zero(3, 2)}};
+    std::vector<std::vector<Change>> layouts = {
+        {ranks(1, 1, 1), micro_batch(2)},        {ranks(1, 1, 1), whole_batch},
+        {ranks(1, 4, 1), micro_batch(2)},        {ranks(1, 4, 2), micro_batch(1), zb_h1},
+        {ranks(2, 1, 1), micro_batch(1)},        {ranks(2, 2, 1), whole_batch, zero_3},
+        {ranks(2, 4, 1), micro_batch(1), zero_2}};
+    if (batch == 8) {
+      layouts.push_back({ranks(1, 1, 2), micro_batch(4), interleaved});
+      layouts.push_back({ranks(2, 2, 2), micro_batch(2), interleaved, zero_1});
+      layouts.push_back({ranks(4, 2, 1), micro_batch(1), zero_1, sequence_parallel});
+      layouts.push_back({ranks(4, 1, 2), micro_batch(1), zero(3, 2)});
+      layouts.push_back({ranks(4, 1, 1), whole_batch, zero(1, 2)});
+    } else {
+      layouts.push_back({ranks(3, 1, 1), micro_batch(1)});
+      layouts.push_back({ranks(3, 1, 2), micro_batch(1), zero_3});
+    }
     for (const std::vector<Change>& layout : layouts) {
       const RunConfig changed = config(join(base, layout));
       SCOPED_TRACE(concat(to_string(configuration_of(changed)), changed.noise_scale.enabled ? "" : ", disabled"));

@@ -187,6 +187,7 @@ TEST_F(TrainerTest, AResumedRunRepeatsAnUninterruptedOneBitwise) {
       EXPECT_EQ(record.noise_scale_low, expected[step].noise_scale_low) << step;
       EXPECT_EQ(record.sign_noise_scale, expected[step].sign_noise_scale) << step;
       EXPECT_EQ(record.spectral_noise_scale_low, expected[step].spectral_noise_scale_low) << step;
+      EXPECT_EQ(record.preconditioned_noise_scale_low, expected[step].preconditioned_noise_scale_low) << step;
     }
     EXPECT_TRUE(expected.back().noise_scale.has_value());
     const auto measures_dual_norms = [](const StepRecord& record) {
