@@ -20,16 +20,10 @@ int print_models_json() {
   Json models = Json::array();
   for (const std::string& name : names_of_shipped_models()) {
     const ModelDescription model = find_model(name);
-    models.push_back({{"name", name},
-                      {"architecture", to_string(model.architecture)},
-                      {"parameters", count_parameters(model)},
-                      {"num_hidden_layers", model.num_layers},
-                      {"hidden_size", model.hidden_size},
-                      {"intermediate_size", model.intermediate_size},
-                      {"num_attention_heads", model.num_heads},
-                      {"num_key_value_heads", model.num_kv_heads},
-                      {"vocab_size", model.vocab_size},
-                      {"max_position_embeddings", model.max_position_embeddings}});
+    Json& described = models.emplace_back(
+        Json{{"name", name}, {"architecture", to_string(model.architecture)}, {"parameters", count_parameters(model)}});
+    visit_sizes([&](const char* size, int64_t value) { described[size] = value; }, model);
+    described["max_position_embeddings"] = model.max_position_embeddings;
   }
   std::cout << models.dump() << '\n';
   return 0;

@@ -92,13 +92,7 @@ inline constexpr Range<double> curve_share{1e-9, 10.0};
 template <class Model, class Visitor>
 void visit_model_fields(Model& model, Visitor& visitor) {
   visitor.field("architecture", model.architecture);
-  visitor.field("vocab_size", model.vocab_size, at_least_one);
-  visitor.field("hidden_size", model.hidden_size, at_least_one);
-  visitor.field("intermediate_size", model.intermediate_size, at_least_one);
-  visitor.field("num_hidden_layers", model.num_layers, at_least_one);
-  visitor.field("num_attention_heads", model.num_heads, at_least_one);
-  visitor.field("num_key_value_heads", model.num_kv_heads, at_least_one);
-  visitor.field("head_dim", model.head_dim, at_least_one);
+  visit_sizes([&](const char* key, auto& size) { visitor.field(key, size, at_least_one); }, model);
   visitor.field("max_position_embeddings", model.max_position_embeddings, at_least_one);
   visitor.field("rms_norm_eps", model.rms_norm_eps, single_precision);
   visitor.field("rope_theta", model.rope_theta, single_precision);

@@ -13,7 +13,7 @@
 namespace copus {
 
 struct ConfigurationField {
-  enum class Role { degree, option, batch };  // d, t and p; how ranks work; numbers of sequences
+  enum class Role { degree, option, batch };  // of an axis (mesh_axes); how ranks work; numbers of sequences
 
   size_t index;                   // in the order of visit_configuration
   const char* symbol;             // short name: the d of "d=2,t=1,p=2,B=32,b=4"
@@ -38,11 +38,9 @@ constexpr void visit_strategy(Visitor&& visit, Strategies&... of) {
   using Field = ConfigurationField;
   using enum Field::Role;
   size_t n = 0;
-  visit(Field{n++, "d", "data_parallel", "parallel", "data parallelism", degree, allowed_degrees}, of.data_parallel...);
-  visit(Field{n++, "t", "tensor_parallel", "parallel", "tensor parallelism", degree, allowed_degrees},
-        of.tensor_parallel...);
-  visit(Field{n++, "p", "pipeline_parallel", "parallel", "pipeline parallelism", degree, allowed_degrees},
-        of.pipeline_parallel...);
+  for (const MeshAxisInfo& axis : mesh_axes) {
+    visit(Field{n++, axis.symbol, axis.key, "parallel", axis.words, degree, allowed_degrees}, of.*axis.degree...);
+  }
   visit(Field{n++, "v", "virtual_stages", "parallel", "the number of virtual stages", option, allowed_degrees},
         of.virtual_stages...);
   visit(Field{n++, "schedule", "schedule", "parallel", "the pipeline schedule", option}, of.schedule...);

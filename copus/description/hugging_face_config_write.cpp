@@ -14,13 +14,6 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
   nlohmann::json config = {
       {"architectures", {causal_language_model_class(model.architecture)}},
       {"model_type", to_string(model.architecture)},
-      {"vocab_size", model.vocab_size},
-      {"hidden_size", model.hidden_size},
-      {"intermediate_size", model.intermediate_size},
-      {"num_hidden_layers", model.num_layers},
-      {"num_attention_heads", model.num_heads},
-      {"num_key_value_heads", model.num_kv_heads},
-      {"head_dim", model.head_dim},
       {own.activation.field, own.activation.names.front()},
       {"max_position_embeddings", model.max_position_embeddings},
       {"rms_norm_eps", model.rms_norm_eps},
@@ -38,6 +31,7 @@ std::string to_hugging_face_config(const ModelDescription& model, std::string_vi
       {"dtype", torch_dtype},
       {"torch_dtype", torch_dtype},
   };
+  visit_sizes([&](const char* name, int64_t size) { config[name] = size; }, model);
   if (own.has("attention_bias")) config["attention_bias"] = model.attention_output_bias;
   if (own.has("mlp_bias")) config["mlp_bias"] = model.feed_forward_bias;
   for (const DropoutField& field : own.dropout) config[field.name] = 0.0;

@@ -30,9 +30,11 @@ TEST(Mesh, RanksAndCoordinatesDetermineEachOther) {
 
 TEST(Mesh, GroupsRunAlongOneAxis) {
   const Mesh mesh(two_by_four_by_three);
-  EXPECT_THAT(mesh.group(6, MeshAxis::tensor), ElementsAre(4, 5, 6, 7));
-  EXPECT_THAT(mesh.group(6, MeshAxis::data), ElementsAre(2, 6));
-  EXPECT_THAT(mesh.group(6, MeshAxis::pipeline), ElementsAre(6, 14, 22));
+  EXPECT_THAT(mesh.group(6, {MeshAxis::tensor}), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(mesh.group(6, {MeshAxis::data}), ElementsAre(2, 6));
+  EXPECT_THAT(mesh.group(6, {MeshAxis::pipeline}), ElementsAre(6, 14, 22));
+  EXPECT_THAT(mesh.group(14, {MeshAxis::data, MeshAxis::tensor}), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
+  EXPECT_THAT(mesh.group(14, {MeshAxis::data, MeshAxis::pipeline}), ElementsAre(2, 6, 10, 14, 18, 22));
 }
 
 TEST(Mesh, TheGroupsOfAnAxisShareOutTheRanks) {
@@ -40,7 +42,7 @@ TEST(Mesh, TheGroupsOfAnAxisShareOutTheRanks) {
   for (const MeshAxis axis : {MeshAxis::data, MeshAxis::tensor, MeshAxis::pipeline}) {
     std::set<std::vector<int64_t>> groups;
     for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      const std::vector<int64_t> group = mesh.group(rank, axis);
+      const std::vector<int64_t> group = mesh.group(rank, {axis});
       EXPECT_THAT(group, testing::Contains(rank));
       groups.insert(group);
     }
@@ -52,16 +54,18 @@ TEST(Mesh, TheGroupsOfAnAxisShareOutTheRanks) {
 
 TEST(Mesh, TheTableNamesEveryAxisOnceWithItsDegreeAndCoordinate) {
   std::vector<MeshAxis> axes;
-  std::vector<int64_t> degrees, coordinates;
+  std::vector<int64_t> degrees, coordinates, distances;
   const MeshCoordinates last = Mesh(two_by_four_by_three).coordinates(23);
   for (const MeshAxisInfo& axis : mesh_axes) {
     axes.push_back(axis.axis);
     degrees.push_back(two_by_four_by_three.*axis.degree);
     coordinates.push_back(last.*axis.coordinate);
+    distances.push_back(axis.distance);
   }
-  EXPECT_THAT(axes, ElementsAre(MeshAxis::tensor, MeshAxis::data, MeshAxis::pipeline));
-  EXPECT_THAT(degrees, ElementsAre(4, 2, 3));
-  EXPECT_THAT(coordinates, ElementsAre(3, 1, 2));
+  EXPECT_THAT(axes, ElementsAre(MeshAxis::data, MeshAxis::tensor, MeshAxis::pipeline));
+  EXPECT_THAT(degrees, ElementsAre(2, 4, 3));
+  EXPECT_THAT(coordinates, ElementsAre(1, 3, 2));
+  EXPECT_THAT(distances, ElementsAre(1, 0, 2));
 }
 
 TEST(Mesh, RanksOutsideAreOurMistake) {

@@ -97,7 +97,9 @@ std::vector<ParameterInfo> list_parameters(const ModelDescription& model) {
         add_linear(block, linear, split, split);
       }
       // Ranks sum their partial results and then add the whole bias, so the bias is not split.
+      const size_t weight = parameters.size();
       add_linear(block, block.output, {.dimension = 1, .units = block.output.units.count}, {});
+      parameters[weight].adds_to_stream = true;
       for (const HeadNorm& norm : block.head_norms) {
         parameters.push_back({concat(prefix, block.modules, norm.module, ".weight"),
                               {norm.width},
@@ -126,8 +128,7 @@ int64_t count_parameters(const ModelDescription& model) {
 }
 
 double initial_deviation(const ModelDescription& model, const ParameterInfo& parameter) {
-  const bool leads_back = parameter.split.dimension == 1;
-  if (!model.scales_residual_initializer || !leads_back) return model.initializer_range;
+  if (!model.scales_residual_initializer || !parameter.adds_to_stream) return model.initializer_range;
   size_t blocks = 0;  // number of blocks that add to the residual stream
   for (int64_t layer = 0; layer < model.num_layers; ++layer) blocks += blocks_of(model, layer).size();
   return model.initializer_range / std::sqrt(static_cast<double>(blocks));

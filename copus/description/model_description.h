@@ -209,6 +209,19 @@ struct ModelDescription {
   bool operator==(const ModelDescription&) const = default;
 };
 
+// Calls visit(name, values...) for every size that decides the model's matrices, with its name in config.json and its
+// value in each of the models `of`.
+template <class Visitor, class... Models>
+void visit_sizes(Visitor&& visit, Models&... of) {
+  visit("vocab_size", of.vocab_size...);
+  visit("hidden_size", of.hidden_size...);
+  visit("intermediate_size", of.intermediate_size...);
+  visit("num_hidden_layers", of.num_layers...);
+  visit("num_attention_heads", of.num_heads...);
+  visit("num_key_value_heads", of.num_kv_heads...);
+  visit("head_dim", of.head_dim...);
+}
+
 // The kind of a parameter, which decides its initial values and whether it has weight decay.
 enum class ParameterKind { embedding, linear, bias, norm, norm_bias };
 
@@ -239,6 +252,7 @@ struct ParameterInfo {
   ParameterKind kind;
   int64_t layer;  // index of the decoder layer; -1 for embedding, final norm and head
   ParameterSplit split = {};
+  bool adds_to_stream = false;  // the weight of a layer whose result is added to the residual stream
 
   int64_t num_elements() const;
 };

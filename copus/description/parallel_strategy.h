@@ -2,6 +2,7 @@
 // configurations a model allows.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -59,19 +60,59 @@ struct ParallelStrategy {
   bool cuts_optimizer() const { return zero_stage >= 1 && zero_shards() > 1; }
   bool cuts_gradients() const { return zero_stage >= 2 && zero_shards() > 1; }
   bool cuts_weights() const { return zero_stage >= 3 && zero_shards() > 1; }
+  // Number of ranks over which the optimizer's state is sharded: 1 without ZeRO.
+  int64_t optimizer_shards() const { return zero_stage >= 1 ? zero_shards() : 1; }
 
-  int64_t world_size() const { return data_parallel * tensor_parallel * pipeline_parallel; }
+  int64_t world_size() const;  // the product of all degrees
+  // Number of ranks that hold the layers of one pipeline rank.
+  int64_t ranks_per_stage() const { return world_size() / pipeline_parallel; }
   // Each of the p pipeline ranks has v stages. Stage s is chunk s / p of pipeline rank s mod p.
   int64_t num_stages() const { return pipeline_parallel * virtual_stages; }
   // An arbitrary order, for maps by strategy.
   auto operator<=>(const ParallelStrategy&) const = default;
 };
 
-// Returns the strategy's d, t and p, which determine the roles of ranks, with all other fields at their defaults.
+enum class MeshAxis { data, tensor, pipeline };
+
+struct MeshCoordinates {
+  int64_t data = 0;
+  int64_t tensor = 0;
+  int64_t pipeline = 0;
+  bool operator==(const MeshCoordinates&) const = default;
+};
+
+// An axis along which ranks share the work.
+struct MeshAxisInfo {
+  MeshAxis axis;
+  const char* name;    // of its groups
+  const char* symbol;  // short name of its degree: the d of "d=2,t=1,p=2"
+  const char* key;     // the degree's key in [parallel] of a run's configuration
+  const char* words;   // the degree's name in a sentence
+  int64_t ParallelStrategy::* degree;
+  int64_t MeshCoordinates::* coordinate;
+  int64_t distance;  // ranks along the axis with the smallest one are neighbours
+};
+
+// All axes, in the order in which texts list their degrees.
+inline constexpr std::array<MeshAxisInfo, 3> mesh_axes = {
+    {{MeshAxis::data, "data", "d", "data_parallel", "data parallelism", &ParallelStrategy::data_parallel,
+      &MeshCoordinates::data, 1},
+     {MeshAxis::tensor, "tensor", "t", "tensor_parallel", "tensor parallelism", &ParallelStrategy::tensor_parallel,
+      &MeshCoordinates::tensor, 0},
+     {MeshAxis::pipeline, "pipeline", "p", "pipeline_parallel", "pipeline parallelism",
+      &ParallelStrategy::pipeline_parallel, &MeshCoordinates::pipeline, 2}}};
+
+inline int64_t ParallelStrategy::world_size() const {
+  int64_t ranks = 1;
+  for (const MeshAxisInfo& axis : mesh_axes) ranks *= this->*axis.degree;
+  return ranks;
+}
+
+// Returns the strategy's degrees, which determine the roles of ranks, with all other fields at their defaults.
 inline ParallelStrategy layout_of(const ParallelStrategy& strategy) {
-  return {.data_parallel = strategy.data_parallel,
-          .tensor_parallel = strategy.tensor_parallel,
-          .pipeline_parallel = strategy.pipeline_parallel};
+  ParallelStrategy layout;
+  for (const MeshAxisInfo& axis : mesh_axes) layout.*axis.degree = strategy.*axis.degree;
+  return layout;
 }
 
 // The configuration of a run, which the orchestrator chooses.

@@ -48,7 +48,7 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
   struct Owner {
     double seconds = 0, elements = 0, matrices = 0;
   };
-  const int64_t ranks = strategy.data_parallel * strategy.tensor_parallel;
+  const int64_t ranks = strategy.ranks_per_stage();
   std::vector<Owner> owners(ranks);
   const std::vector<int64_t> owner_of = choose_owners(work, ranks);
   for (size_t i = 0; i < matrices.size(); ++i) {
@@ -62,7 +62,7 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
   if (ranks == 1) return seconds;
   // A rank sends its parts of momenta to the owners within its copy of the state, and the directions of its own
   // matrices to all copies. It receives the momenta of its own matrices, and the directions of its parts.
-  const int64_t shards = strategy.cuts_optimizer() ? strategy.zero_shards() : 1;
+  const int64_t shards = strategy.optimizer_shards();
   const double copies = static_cast<double>(strategy.data_parallel / shards);
   const double held = elements / static_cast<double>(strategy.tensor_parallel * shards);
   const double own = most(&Owner::elements);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iomanip>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -34,29 +35,28 @@ struct Moment {
   bool in_head = false;
 };
 
+}  // namespace
+
 // Predicts the memory of one configuration on any of its pipeline ranks.
-class ConfigurationMemory {
+class MemoryModel::Calculation {
  public:
-  ConfigurationMemory(const ModelDescription& model, int64_t sequence_length, const TrainingSystem& system,
-                      const LayerKinds& kinds, const BlockElements& elements,
-                      const std::vector<std::vector<double>>& layers, const Configuration& configuration)
-      : model_(model),
-        system_(system),
-        use_(system.memory),
-        kinds_(kinds),
-        elements_(elements),
-        layers_(layers),
+  Calculation(MemoryModel& cache, const Configuration& configuration)
+      : model_(cache.model_),
+        system_(cache.system_),
+        use_(system_.memory),
+        matrix_update_bytes_(cache.matrix_update_bytes_),
         strategy_(configuration.strategy),
+        elements_(cache.elements_.of(strategy_)),
+        layers_(cache.layers(strategy_)),
+        layer_bytes_(cache.layer_bytes(configuration)),
         shape_{.pipeline_parallel = strategy_.pipeline_parallel,
                .virtual_stages = strategy_.virtual_stages,
                .num_microbatches = configuration.num_microbatches(),
                .ranks = {}},
         micro_batch_(configuration.micro_batch),
-        sequence_length_(sequence_length),
-        tokens_(static_cast<double>(configuration.micro_batch * sequence_length)),
-        sequence_(static_cast<double>(sequence_length)),
-        tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)),
-        layer_kinds_(describe_layers()) {}
+        sequence_length_(cache.sequence_length_),
+        tokens_(static_cast<double>(micro_batch_ * sequence_length_)),
+        tensor_ranks_(static_cast<double>(strategy_.tensor_parallel)) {}
 
   MemoryParts of_rank(int64_t rank) const {
     MemoryParts parts;
@@ -65,15 +65,16 @@ class ConfigurationMemory {
     // No rank has more micro-batches between F and W than rank 0 has between F and B.
     const int64_t under_way = activation_bound(strategy_.schedule, shape_, 0);
     parts.activations = static_cast<double>(in_flight) * position_bytes();
-    for (size_t kind = 0; kind < layer_kinds_.size(); ++kind) {
+    for (size_t kind = 0; kind < layer_bytes_.size(); ++kind) {
       const double layers = layers_[rank][kind];
       parts.activations += static_cast<double>(in_flight) * layers / static_cast<double>(strategy_.virtual_stages) *
-                           layer_kinds_[kind].kept;
-      parts.activations += static_cast<double>(under_way - in_flight) * layers * layer_kinds_[kind].waiting;
+                           layer_bytes_[kind].kept;
+      if (strategy_.schedule == PipelineSchedule::zb_h1)
+        parts.activations += static_cast<double>(under_way - in_flight) * layers * layer_bytes_[kind].waiting;
     }
     if (is_last(rank)) parts.logits = head_bytes();
     // The head's logits are free before a layer's backward pass needs memory for scores.
-    parts.workspace = working() + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
+    parts.workspace = working(rank) + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     const MemoryParts most = strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
     const MemoryParts update = in_matrix_update(rank, parts);
     return update.total() > most.total() ? update : most;
@@ -81,37 +82,6 @@ class ConfigurationMemory {
 
  private:
   double hidden() const { return static_cast<double>(model_.hidden_size); }
-
-  // Returns the number of rows of the residual stream that a rank holds.
-  double local_rows() const { return strategy_.sequence_parallel ? tokens_ / tensor_ranks_ : tokens_; }
-
-  // Bytes for one micro-batch in a layer of one kind.
-  struct LayerBytes {
-    double kept = 0, working = 0, waiting = 0;
-  };
-
-  std::vector<LayerBytes> describe_layers() const {
-    std::vector<LayerBytes> kinds;
-    for (const int64_t example : kinds_.examples) {
-      const std::vector<BlockDescription> blocks = describe_layer(model_, example);
-      const auto bytes = [&](const LayerTensors& tensors) { return layer_bytes(tensors, blocks); };
-      const bool norms_heads = model_.qk_norm != QkNorm::none;
-      // Tensors of hidden_size besides the usual ones: with norms of inputs and outputs, the block outputs that norms
-      // read. Parallel blocks have one fewer, the stream after attention.
-      const double other_streams = bytes(
-          {.hidden = (model_.block_norm == BlockNorm::both ? 2.0 : 0.0) - (model_.parallel_residual ? 1.0 : 0.0)});
-      const double all_kept = bytes(use_.kept) + other_streams + (norms_heads ? bytes(use_.kept_of_normed_heads) : 0);
-      LayerBytes& layer = kinds.emplace_back();
-      layer.kept = strategy_.recompute == Recompute::none        ? all_kept
-                   : strategy_.recompute == Recompute::attention ? bytes(use_.kept_without_attention) + other_streams
-                                                                 : input_bytes();
-      layer.working = bytes(use_.working) + (norms_heads ? bytes(use_.working_of_normed_heads) : 0) +
-                      (all_kept - layer.kept) + bytes({.gathered = gathered_inputs()}) +
-                      bytes({.gathered = strategy_.sequence_parallel ? use_.gathered_working : 0}) + message_bytes();
-      layer.waiting = strategy_.schedule == PipelineSchedule::zb_h1 ? bytes(use_.waiting) : 0;
-    }
-    return kinds;
-  }
 
   // Returns the bytes of each row's position in its document, and of the cosines and sines there. All layers of a chunk
   // share them; sliding layers may have their own cosines and sines.
@@ -121,39 +91,32 @@ class ConfigurationMemory {
     return tokens_ * (sizeof(int64_t) + kinds * static_cast<double>(model_.rotary_dim()) * use_.kept_rotation_bytes);
   }
 
-  double layer_bytes(const LayerTensors& tensors, const std::vector<BlockDescription>& blocks) const {
-    const double streams = static_cast<double>(blocks.size()) / 2;
-    const auto heads = static_cast<double>(model_.num_heads) / tensor_ranks_;
-    double width = 0, scores = 0;
-    for (const BlockDescription& block : blocks) {
-      width += inner_elements(tensors, block, strategy_.tensor_parallel);
-      if (block.score_width > 0) scores += tensors.score_bytes * heads * sequence_ * tokens_;
+  // Calls visit(bytes) for each kind of layer that the rank has.
+  template <class Visit>
+  void for_kinds_of(int64_t rank, const Visit& visit) const {
+    for (size_t kind = 0; kind < layer_bytes_.size(); ++kind) {
+      if (layers_[rank][kind] > 0) visit(layer_bytes_[kind]);
     }
-    width += streams * tensors.gathered * hidden();
-    return system_.activation_bytes * (streams * tensors.hidden * hidden() * local_rows() + width * tokens_) + scores;
   }
 
-  double least_kept() const { return std::ranges::min(layer_kinds_, {}, &LayerBytes::kept).kept; }
+  double least_kept(int64_t rank) const {
+    double least = std::numeric_limits<double>::max();
+    for_kinds_of(rank, [&](const LayerBytes& layer) { least = std::min(least, layer.kept); });
+    return least;
+  }
 
-  double input_bytes() const { return system_.activation_bytes * hidden() * local_rows(); }
-
-  // The maximum over layers, since a rank works on one layer at a time.
-  double working() const { return std::ranges::max(layer_kinds_, {}, &LayerBytes::working).working; }
-
-  // With sequence parallelism, inputs that a recompute gathers stay for the weight gradients. They are counted here
-  // unless the layer keeps gathered inputs anyway.
-  double gathered_inputs() const {
-    if (!strategy_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
-    return strategy_.recompute == Recompute::none ? 0 : strategy_.recompute == Recompute::attention ? 1 : 2;
+  // A rank works on one layer at a time.
+  double working(int64_t rank) const {
+    double most = 0;
+    for_kinds_of(rank, [&](const LayerBytes& layer) { most = std::max(most, layer.working); });
+    return most + message_bytes();
   }
 
   // Messages need four buffers: an activation and a gradient each for arrival and departure. With several chunks,
   // another message may arrive while one is in use.
   double message_bytes() const {
-    const int64_t buffers = strategy_.virtual_stages > 1 ? 5 : 4;
-    return strategy_.pipeline_parallel > 1
-               ? static_cast<double>(buffers) * system_.activation_bytes * hidden() * local_rows()
-               : 0;
+    if (strategy_.pipeline_parallel == 1) return 0;
+    return (strategy_.virtual_stages > 1 ? 5 : 4) * layer_bytes_.front().input;
   }
 
   double head_bytes() const {
@@ -177,7 +140,7 @@ class ConfigurationMemory {
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
     // Ranks exchange parts of matrices within a pipeline rank. Without a pipeline these are all ranks, whose
     // communicator for exchanges is counted already.
-    const bool is_alone = strategy_.data_parallel * strategy_.tensor_parallel == 1;
+    const bool is_alone = strategy_.ranks_per_stage() == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);
   }
@@ -188,6 +151,7 @@ class ConfigurationMemory {
     RankBuckets buckets{.head = is_last(rank) ? elements_.head.*role : 0,
                         .embedding = rank == 0 ? elements_.embedding.*role : 0};
     for (size_t kind = 0; kind < layers_[rank].size(); ++kind) {
+      if (layers_[rank][kind] == 0) continue;
       const double layer = elements_.layers[kind].*role;
       buckets.num_layers += layers_[rank][kind];
       buckets.all_layers += layers_[rank][kind] * layer;
@@ -219,12 +183,12 @@ class ConfigurationMemory {
       MemoryParts then = parts;
       if (strategy_.zero_stage >= 3) then.weights += system_.weight_bytes * moment.weights;
       then.gradients += system_.reduced_bytes * moment.gradients;
-      then.activations -= std::min(then.activations, moment.layers_done * least_kept());
+      then.activations -= std::min(then.activations, moment.layers_done * least_kept(rank));
       if (moment.in_head) {
         then.workspace = fixed_bytes(rank);
       } else {
         then.logits = 0;
-        then.workspace = working() + fixed_bytes(rank) + score_gradient_bytes();
+        then.workspace = working(rank) + fixed_bytes(rank) + score_gradient_bytes();
       }
       if (then.total() > most.total()) most = then;
     }
@@ -235,7 +199,7 @@ class ConfigurationMemory {
   MemoryParts in_matrix_update(int64_t rank, MemoryParts parts) const {
     if (system_.whole_matrices.newton_schulz_steps == 0) return {};
     parts.activations = parts.logits = 0;
-    parts.workspace = fixed_bytes(rank) + matrix_update_bytes(model_, system_);
+    parts.workspace = fixed_bytes(rank) + matrix_update_bytes_;
     return parts;
   }
 
@@ -280,17 +244,25 @@ class ConfigurationMemory {
   const ModelDescription& model_;
   const TrainingSystem& system_;
   const MemoryUse& use_;
-  const LayerKinds& kinds_;
+  const double matrix_update_bytes_;
+  const ParallelStrategy& strategy_;
   const BlockElements& elements_;
   const std::vector<std::vector<double>>& layers_;  // by pipeline rank and kind
-  const ParallelStrategy& strategy_;
-  const Schedule shape_;  // only its numbers are used; its lists are empty
+  const std::vector<LayerBytes>& layer_bytes_;      // by kind
+  const Schedule shape_;                            // only its numbers are used; its lists are empty
   const int64_t micro_batch_, sequence_length_;
-  const double tokens_, sequence_, tensor_ranks_;
-  const std::vector<LayerBytes> layer_kinds_;
+  const double tokens_, tensor_ranks_;
 };
 
-}  // namespace
+MemoryModel::MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system)
+    : model_(model),
+      sequence_length_(sequence_length),
+      system_(std::move(system)),
+      elements_(model),
+      kinds_(model),
+      matrix_update_bytes_(system_.whole_matrices.newton_schulz_steps > 0 ? matrix_update_bytes(model, system_) : 0) {
+  for (const int64_t example : kinds_.examples) blocks_.push_back(describe_layer(model, example));
+}
 
 const std::vector<std::vector<double>>& MemoryModel::layers(const ParallelStrategy& strategy) {
   const auto [found, is_new] = layers_.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
@@ -306,19 +278,34 @@ const std::vector<std::vector<double>>& MemoryModel::layers(const ParallelStrate
   return layers;
 }
 
+const std::vector<LayerBytes>& MemoryModel::layer_bytes(const Configuration& configuration) {
+  const ParallelStrategy& strategy = configuration.strategy;
+  const LayerShape shape{.tensor_parallel = strategy.tensor_parallel,
+                         .micro_batch = configuration.micro_batch,
+                         .sequence_parallel = strategy.sequence_parallel,
+                         .recompute = strategy.recompute};
+  const auto [found, is_new] = layer_bytes_.try_emplace(shape);
+  if (!is_new) return found->second;
+  for (const std::vector<BlockDescription>& blocks : blocks_) {
+    found->second.push_back(copus::layer_bytes(model_, blocks, sequence_length_, system_, shape));
+  }
+  return found->second;
+}
+
 MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
-  const std::vector<MemoryParts> ranks = predict_every_rank(configuration);
-  const auto most =
-      std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.total() < b.total(); });
-  return {.pipeline_rank = most - ranks.begin(), .parts = *most};
+  const Calculation memory(*this, configuration);
+  MemoryPrediction most{.pipeline_rank = 0, .parts = memory.of_rank(0)};
+  for (int64_t rank = 1; rank < configuration.strategy.pipeline_parallel; ++rank) {
+    const MemoryParts parts = memory.of_rank(rank);
+    if (parts.total() > most.parts.total()) most = {rank, parts};
+  }
+  return most;
 }
 
 std::vector<MemoryParts> MemoryModel::predict_every_rank(const Configuration& configuration) {
-  const ParallelStrategy& strategy = configuration.strategy;
-  const ConfigurationMemory memory(model_, sequence_length_, system_, kinds_, elements_.of(strategy), layers(strategy),
-                                   configuration);
+  const Calculation memory(*this, configuration);
   std::vector<MemoryParts> ranks;
-  for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) ranks.push_back(memory.of_rank(rank));
+  for (int64_t rank = 0; rank < configuration.strategy.pipeline_parallel; ++rank) ranks.push_back(memory.of_rank(rank));
   return ranks;
 }
 

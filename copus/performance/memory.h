@@ -12,6 +12,7 @@
 #include "copus/description/model_description.h"
 #include "copus/description/parallel_strategy.h"
 #include "copus/performance/block_elements.h"
+#include "copus/performance/layer_memory.h"
 #include "copus/performance/training_system.h"
 
 namespace copus {
@@ -37,8 +38,7 @@ struct MemoryPrediction {
 // Predicts memory. Caches what configurations share, so that large tables take little time. Not thread-safe.
 class MemoryModel {
  public:
-  MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system)
-      : model_(model), sequence_length_(sequence_length), system_(std::move(system)), elements_(model), kinds_(model) {}
+  MemoryModel(const ModelDescription& model, int64_t sequence_length, TrainingSystem system);
 
   // `configuration` must be one that infeasible_reason allows.
   MemoryPrediction predict(const Configuration& configuration);
@@ -46,13 +46,18 @@ class MemoryModel {
   std::vector<MemoryParts> predict_every_rank(const Configuration& configuration);
 
  private:
+  class Calculation;
   const std::vector<std::vector<double>>& layers(const ParallelStrategy& strategy);
+  const std::vector<LayerBytes>& layer_bytes(const Configuration& configuration);
 
   ModelDescription model_;
   int64_t sequence_length_;
   TrainingSystem system_;
   BlockCounter elements_;
   LayerKinds kinds_;
+  std::vector<std::vector<BlockDescription>> blocks_;          // of each kind of layer
+  std::map<LayerShape, std::vector<LayerBytes>> layer_bytes_;  // of each kind of layer
+  double matrix_update_bytes_;
   // By (p, v): layers per pipeline rank and kind.
   std::map<std::pair<int64_t, int64_t>, std::vector<std::vector<double>>> layers_;
 };

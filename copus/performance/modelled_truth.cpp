@@ -12,11 +12,9 @@ double LayoutErrors::factor(const Configuration& configuration) const {
   const auto deviate = [&](std::string_view name, int64_t value) {
     return static_cast<double>(standard_normal(stream_key(seed, name), static_cast<uint64_t>(value)));
   };
-  const ParallelStrategy& strategy = configuration.strategy;
-  const double sum =
-      deviate("data_parallel", strategy.data_parallel) + deviate("tensor_parallel", strategy.tensor_parallel) +
-      deviate("pipeline_parallel", strategy.pipeline_parallel) + deviate("micro_batch", configuration.micro_batch);
-  return std::exp(size * sum / 2);
+  double sum = 0;
+  for (const MeshAxisInfo& axis : mesh_axes) sum += deviate(axis.key, configuration.strategy.*axis.degree);
+  return std::exp(size * (sum + deviate("micro_batch", configuration.micro_batch)) / 2);
 }
 
 ModelledTruth::ModelledTruth(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,

@@ -36,18 +36,6 @@ struct StepTimeModel::Stages {
   std::vector<double> waiting;        // waits by pipeline rank, for a whole step
 };
 
-// The seconds of a bucket's collectives over data-parallel ranks.
-struct StepTimeModel::BucketCosts {
-  struct Bucket {
-    double reduce = 0;
-    double gather = 0;           // of its weights
-    double reduce_replicas = 0;  // of a share of its gradient, over the ranks with the same share
-  };
-  std::vector<Bucket> layers;       // by kind of layer
-  Bucket embedding;                 // also for the head, which has as many elements
-  std::vector<double> add_partial;  // partial gradients, over tensor-parallel neighbours; by kind of layer
-};
-
 StepTimeModel::StepTimeModel(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                              const TrainingSystem& system)
     : model_(model),
@@ -105,7 +93,7 @@ StepTimeModel::Stages StepTimeModel::cost_stages(const Configuration& configurat
 std::vector<StageWaits> StepTimeModel::wait_for_buckets(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t num_stages = strategy.num_stages();
-  const BucketCosts buckets = cost_buckets(strategy);
+  const BucketCosts& buckets = bucket_costs(strategy);
   const auto seconds_of = [&](const BlockCost& cost, const BucketCosts::Bucket& bucket) {
     return BucketSeconds{.forward = cost.forward.total(),
                          .backward_input = cost.backward_input.total(),
@@ -229,6 +217,12 @@ double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy, cons
   return seconds;
 }
 
+const StepTimeModel::BucketCosts& StepTimeModel::bucket_costs(const ParallelStrategy& strategy) {
+  const auto [found, is_new] = bucket_costs_.try_emplace(strategy);
+  if (is_new) found->second = cost_buckets(strategy);
+  return found->second;
+}
+
 StepTimeModel::BucketCosts StepTimeModel::cost_buckets(const ParallelStrategy& strategy) {
   const int64_t t = strategy.tensor_parallel, d = strategy.data_parallel, sharers = sharing_ranks(strategy);
   // If only some data-parallel ranks share the optimizer state, gradients are still all-reduced over all data-parallel
@@ -311,7 +305,7 @@ bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) 
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
-  const BucketCosts buckets = cost_buckets(strategy);
+  const BucketCosts& buckets = bucket_costs(strategy);
   const bool adds_copies = overlaps_reduction(strategy) && strategy.zero_replicas > 1;
   double exposed = 0, ended_earlier = 0;
   for (int64_t rank = 0; rank < p; ++rank) {
@@ -418,7 +412,7 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
 // first micro-batch's additional waits, and the reductions after the first pipeline rank's backward pass has ended.
 double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
-  const BucketCosts buckets = cost_buckets(strategy);
+  const BucketCosts& buckets = bucket_costs(strategy);
   double first = 0, exposed = 0, ended_earlier = 0;
   for (const StageWaits& waits : costs.waits) first += std::max(0.0, waits.first);
   for (int64_t rank = 0; rank < strategy.pipeline_parallel; ++rank) {

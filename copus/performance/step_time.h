@@ -56,7 +56,17 @@ class StepTimeModel {
 
  private:
   struct Stages;
-  struct BucketCosts;
+  // The seconds of a bucket's collectives over data-parallel ranks.
+  struct BucketCosts {
+    struct Bucket {
+      double reduce = 0;
+      double gather = 0;           // of its weights
+      double reduce_replicas = 0;  // of a share of its gradient, over the ranks with the same share
+    };
+    std::vector<Bucket> layers = {};       // by kind of layer
+    Bucket embedding = {};                 // also for the head, which has as many elements
+    std::vector<double> add_partial = {};  // partial gradients, over tensor-parallel neighbours; by kind of layer
+  };
   const BlockCosts& blocks(const Configuration& configuration);
   const std::vector<LayerRange>& stages(int64_t num_stages);
   Stages cost_stages(const Configuration& configuration);
@@ -64,6 +74,7 @@ class StepTimeModel {
   std::vector<StageWaits> wait_for_buckets(const Configuration& configuration, const Stages& costs);
   double data_communication(const Configuration& configuration, const Stages& costs);
   double add_partial_seconds(const ParallelStrategy& strategy, const LayerElements& layer);
+  const BucketCosts& bucket_costs(const ParallelStrategy& strategy);
   BucketCosts cost_buckets(const ParallelStrategy& strategy);
   template <class Visitor>
   void visit_buckets(const ParallelStrategy& strategy, int64_t rank, const BucketCosts& buckets, Visitor&& visit);
@@ -93,6 +104,7 @@ class StepTimeModel {
   LayerKinds kinds_;
   BlockCounter elements_;
   std::map<BlockShape, BlockCosts> blocks_;
+  std::map<ParallelStrategy, BucketCosts> bucket_costs_;
   std::map<int64_t, std::vector<LayerRange>> stages_;                     // by number of stages
   std::map<std::array<int64_t, 5>, MatrixUpdateSeconds> matrix_updates_;  // by degrees, stages and optimizer shards
   PipelineTimes pipeline_times_;

@@ -18,7 +18,8 @@
 namespace copus {
 
 // The tensors of one decoder layer for one micro-batch: for each width, the number of tensors with one row per token.
-// Numbers of hidden_size tensors are for layers with two blocks; a layer with one block has half of them.
+// Numbers of hidden_size tensors that a layer keeps from one pass to another are for layers with two blocks; a layer
+// with one block keeps half of them.
 struct LayerTensors {
   double hidden = 0;        // hidden_size wide: on all tensor-parallel ranks; split by rows with sequence parallelism
   double gathered = 0;      // hidden_size wide: on all tensor-parallel ranks, also with sequence parallelism
@@ -74,7 +75,7 @@ enum class StageCut {
   ends_count,  // the same number, counting embedding and head as a layer each
 };
 
-// Returns the memory use of Copus' own kernels on a CPU in fp32 (decoder_layer.h, output_head.cpp).
+// Returns the memory use of Copus' own kernels on a CPU in fp32 (block.h, output_head.cpp).
 MemoryUse copus_memory_use();
 
 // The kind of processor. GPU kernels work on pieces of other sizes and need other memory.

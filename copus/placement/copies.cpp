@@ -11,10 +11,6 @@ namespace copus {
 
 namespace {
 
-// Returns the number of data-parallel ranks over which a copy of the state is sharded. Ranks this far apart hold the
-// same shard.
-int64_t shards_of(const ParallelStrategy& strategy) { return strategy.cuts_optimizer() ? strategy.zero_shards() : 1; }
-
 // Returns the first `count` members in the order of their machines' first occurrence, with at most `most` members per
 // machine. Empty if there are too few.
 std::vector<int64_t> members_by_machine(const std::vector<int64_t>& machines, int64_t count, int64_t most) {
@@ -41,7 +37,7 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   COPUS_CHECK(strategy.world_size() <= std::ssize(machines), strategy.world_size(), " ranks, and ", machines.size(),
               " are on machines");
   const Mesh mesh(strategy);
-  const int64_t shards = shards_of(strategy);
+  const int64_t shards = strategy.optimizer_shards();
   for (int64_t rank = 0; rank < strategy.world_size(); ++rank) {
     const MeshCoordinates here = mesh.coordinates(rank);
     if (here.data >= shards) continue;
@@ -66,8 +62,8 @@ std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const Paral
   std::vector<int64_t> chosen(ranks);
   std::iota(chosen.begin(), chosen.end(), 0);
   if (outlives_any_machine(strategy, machines)) return chosen;
-  const int64_t shards = shards_of(strategy), tensor = strategy.tensor_parallel;
-  const int64_t groups = tensor * shards * strategy.pipeline_parallel;
+  const int64_t shards = strategy.optimizer_shards(), tensor = strategy.tensor_parallel;
+  const int64_t groups = ranks / (strategy.data_parallel / shards);
   const std::vector<int64_t> members = members_by_machine(machines, ranks, ranks - groups);
   if (members.empty()) return std::nullopt;
   const Mesh mesh(strategy);

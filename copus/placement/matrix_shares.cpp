@@ -72,7 +72,7 @@ MatrixShares share_matrices(const ModelDescription& model, const ParallelStrateg
       matrix.boxes.push_back(boxes.front());
     }
   }
-  std::vector<double> work, loads(strategy.data_parallel * strategy.tensor_parallel);
+  std::vector<double> work, loads(strategy.ranks_per_stage());
   for (const SharedMatrix& matrix : shares.matrices) work.push_back(newton_schulz_flops(matrix.parameter.shape, 1));
   const std::vector<int64_t> owners = choose_owners(work, std::ssize(loads));
   for (size_t i = 0; i < owners.size(); ++i) {

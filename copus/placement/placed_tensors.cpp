@@ -88,8 +88,7 @@ class StatePlacer {
       add_roles(tensor);
     }
     // As in BucketOffsets::size.
-    const int64_t shares = strategy_.cuts_optimizer() ? strategy_.zero_shards() : 1;
-    for (int64_t& size : bucket.sizes) size = round_up(size, bucket_alignment * shares);
+    for (int64_t& size : bucket.sizes) size = round_up(size, bucket_alignment * strategy_.optimizer_shards());
     state_.buckets.push_back(std::move(bucket));
   }
 

@@ -11,11 +11,8 @@
 namespace copus {
 
 TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_length) {
-  ModelDescription part = model;
-  part.num_layers = 0;
-  TrainingFlops flops{.layers = {}, .head = training_flops_per_token(part, sequence_length)};
-  part.num_layers = 1;
-  const double attended = attended_tokens(part, sequence_length);
+  TrainingFlops flops{.layers = {}, .head = static_cast<double>(6 * model.vocab_size * model.hidden_size)};
+  const double attended = attended_tokens(model, sequence_length);
   std::vector<double> of_kind;
   const LayerKinds kinds(model);
   for (const int64_t example : kinds.examples) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "copus/base/error.h"
 #include "copus/base/numbers/philox.h"
@@ -103,6 +104,17 @@ TEST(Stages, TheEarliestStagesGetWhatIsOverAlsoWithAWindow) {
     const std::vector<int64_t> sizes = sizes_of(balance_stages(model, 6000, num_stages));
     EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end() - 1, std::greater<>())) << testing::PrintToString(sizes);
   }
+}
+
+// Only some layers have a window. All operations together are those of training.
+TEST(Stages, ModelsWithFullLayersAmongSlidingOnesAreSharedEqually) {
+  ModelDescription model = model_of(12, 1);
+  model.attention_window = 16;
+  model.full_attention_interval = 6;
+  EXPECT_THAT(sizes_of(balance_stages(model, 64, 4)), ElementsAre(3, 3, 3, 3));
+  const TrainingFlops flops = training_flops(model, 64);
+  EXPECT_DOUBLE_EQ(std::accumulate(flops.layers.begin(), flops.layers.end(), flops.head),
+                   training_flops_per_token(model, 64));
 }
 
 TEST(Stages, TheHeadCountsAsLayers) {

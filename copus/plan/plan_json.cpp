@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json layout_json(const ParallelStrategy& layout) {
-  return {{"data_parallel", layout.data_parallel},
-          {"tensor_parallel", layout.tensor_parallel},
-          {"pipeline_parallel", layout.pipeline_parallel}};
+  Json json;
+  for (const MeshAxisInfo& axis : mesh_axes) json[axis.key] = layout.*axis.degree;
+  return json;
 }
 
 Json flags_json(const PlanQuestion& question, const Configuration& configuration) {

@@ -1,6 +1,7 @@
 #include "copus/simulate/job.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "copus/base/error.h"
@@ -14,8 +15,8 @@ namespace {
 // Fractions of the variance of the residual (draw_true_seconds), fitted to published runs. Each belongs to a factor
 // that configurations share: a degree, the micro-batch, or the other options. share_of_its_own is the rest, the
 // fraction of the factor that each strategy with its micro-batch has for itself.
-constexpr double share_of_data = 0.20, share_of_tensor = 0.04, share_of_pipeline = 0.05, share_of_micro_batch = 0.20,
-                 share_of_options = 0.04, share_of_its_own = 0.47;
+constexpr std::array<double, mesh_axes.size()> share_of_degree = {0.20, 0.04, 0.05};  // as in mesh_axes
+constexpr double share_of_micro_batch = 0.20, share_of_options = 0.04, share_of_its_own = 0.47;
 
 // The logarithm of a stalled pipeline's factor: its minimum, the mean excess over the minimum (exponential), and its
 // maximum.
@@ -29,13 +30,14 @@ class Residuals {
   double of(const Configuration& configuration) {
     const ParallelStrategy& strategy = configuration.strategy;
     ParallelStrategy options = strategy;
-    options.data_parallel = options.tensor_parallel = options.pipeline_parallel = 1;
     const std::string own = concat(to_string(strategy), " b ", configuration.micro_batch);
-    const double common = of(concat("d ", strategy.data_parallel), share_of_data) +
-                          of(concat("t ", strategy.tensor_parallel), share_of_tensor) +
-                          of(concat("p ", strategy.pipeline_parallel), share_of_pipeline) +
-                          of(concat("b ", configuration.micro_batch), share_of_micro_batch) +
-                          of(to_string(options), share_of_options);
+    double common = 0;
+    for (size_t i = 0; i < mesh_axes.size(); ++i) {
+      common += of(concat(mesh_axes[i].symbol, " ", strategy.*mesh_axes[i].degree), share_of_degree[i]);
+      options.*mesh_axes[i].degree = 1;
+    }
+    common += of(concat("b ", configuration.micro_batch), share_of_micro_batch);
+    common += of(to_string(options), share_of_options);
     return common + of(own, share_of_its_own) + (strategy.pipeline_parallel > 1 ? stall_of(own) : 0);
   }
 

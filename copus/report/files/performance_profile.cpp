@@ -65,13 +65,7 @@ std::string fingerprint(const ClusterDescription& cluster) {
 template <class Subject, class Visitor>
 void subject_fields(Subject& subject, Visitor&& visit) {
   visit("architecture", subject.architecture);
-  visit("vocab_size", subject.vocab_size);
-  visit("hidden_size", subject.hidden_size);
-  visit("intermediate_size", subject.intermediate_size);
-  visit("num_hidden_layers", subject.num_hidden_layers);
-  visit("num_attention_heads", subject.num_attention_heads);
-  visit("num_key_value_heads", subject.num_key_value_heads);
-  visit("head_dim", subject.head_dim);
+  visit_sizes(visit, subject.sizes);
   visit("tie_word_embeddings", subject.tie_word_embeddings);
   visit("sequence_length", subject.sequence_length);
   visit("precision", subject.precision);
@@ -108,13 +102,7 @@ ProfileSubject profile_subject(const ModelDescription& model, int64_t sequence_l
                                const ClusterDescription& cluster, std::optional<ClockKind> clock) {
   ProfileSubject subject;
   subject.architecture = to_string(model.architecture);
-  subject.vocab_size = model.vocab_size;
-  subject.hidden_size = model.hidden_size;
-  subject.intermediate_size = model.intermediate_size;
-  subject.num_hidden_layers = model.num_layers;
-  subject.num_attention_heads = model.num_heads;
-  subject.num_key_value_heads = model.num_kv_heads;
-  subject.head_dim = model.head_dim;
+  visit_sizes([](const char*, int64_t& size, int64_t of_model) { size = of_model; }, subject.sizes, model);
   subject.tie_word_embeddings = model.tie_word_embeddings;
   subject.sequence_length = sequence_length;
   subject.precision = std::move(precision);

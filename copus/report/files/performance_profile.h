@@ -17,13 +17,7 @@ namespace copus {
 // The subject of a profile: everything that decides how long a given configuration's step takes.
 struct ProfileSubject {
   std::string architecture;
-  int64_t vocab_size = 0;
-  int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
-  int64_t num_hidden_layers = 0;
-  int64_t num_attention_heads = 0;
-  int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;
+  ModelDescription sizes = {};  // those of visit_sizes; the rest is not compared
   bool tie_word_embeddings = false;
   int64_t sequence_length = 0;
   std::string precision;             // "fp32" or "bf16"

@@ -151,7 +151,7 @@ TEST_F(PerformanceProfileTest, AProfileOfSomethingElseIsRefused) {
                       HasSubstr("copus profile"), HasSubstr("leave the profile out")));
   };
   ProfileSubject other = small_subject();
-  other.hidden_size = 128;
+  other.sizes.hidden_size = 128;
   expect(other, "hidden_size is 64 there and 128 here");
   other = small_subject();
   other.sequence_length = 256;

@@ -24,8 +24,7 @@ inline bool counts_here(const ParameterStore& parameters, const Parameter& param
 // Returns whether a rank is the first of the data-parallel ranks that update the same elements: with ZeRO the ranks
 // with the same shard, otherwise all.
 inline bool is_first_with_its_share(const Placement& placement) {
-  const ParallelStrategy& strategy = placement.strategy;
-  return placement.here.data < (strategy.cuts_optimizer() ? strategy.zero_shards() : 1);
+  return placement.here.data < placement.strategy.optimizer_shards();
 }
 
 // Returns the ranges of a bucket, in order, with the parameters for which `wanted(parameter)` is true. Adjacent

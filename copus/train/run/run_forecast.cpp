@@ -61,7 +61,7 @@ double sum_over_ranks(RunConfig config, const Configuration& configuration, cons
   double sum = 0;
   for (const MemoryParts& parts : memory_by_pipeline_rank(config, configuration)) sum += bytes(parts);
   const ParallelStrategy layout = executed_configuration(config, configuration).strategy;
-  return sum * static_cast<double>(layout.data_parallel * layout.tensor_parallel);
+  return sum * static_cast<double>(layout.ranks_per_stage());
 }
 
 double bytes_of_all(const RunConfig& config, const Configuration& configuration) {
@@ -134,8 +134,7 @@ std::string describe_matrices(const RunConfig& config, const ParallelStrategy& s
     MatrixShares shares = share_matrices(config.model, strategy, stages, rank);
     if (rank == 0 || shares.imbalance > worst.imbalance) worst = std::move(shares);
   }
-  const int64_t ranks = strategy.data_parallel * strategy.tensor_parallel;
-  return concat(ranks, " ranks share the Newton-Schulz iterations of ", worst.matrices.size(),
+  return concat(strategy.ranks_per_stage(), " ranks share the Newton-Schulz iterations of ", worst.matrices.size(),
                 " matrices; the busiest rank does ", format_number("%.2f", worst.imbalance), " times the mean",
                 worst.idle_ranks > 0 ? concat(", and ", worst.idle_ranks, " ranks own no matrix") : "");
 }
@@ -251,7 +250,7 @@ void tell_forecast(RunPlan plan, bool checks_machine) {
     std::cout << "documents  " << *note << '\n';
   }
   const ParallelStrategy& strategy = plan.start.strategy;
-  if (needs_whole_matrices(config.optimizer.kind) && strategy.data_parallel * strategy.tensor_parallel > 1) {
+  if (needs_whole_matrices(config.optimizer.kind) && strategy.ranks_per_stage() > 1) {
     std::cout << "muon       " << describe_matrices(config, strategy) << '\n';
   }
   const std::vector<MemoryParts> memory = memory_by_pipeline_rank(config, plan.start);

@@ -153,9 +153,8 @@ struct HeldBucket {
 // Returns whether this rank's copy of a parameter counts in the first sum. Of several data-parallel ranks that update
 // the same elements, and of several replicas, only the first counts. Of a tied pair only the embedding counts.
 bool is_counted(const LocalParameter& parameter, const Placement& placement) {
-  const ParallelStrategy& strategy = placement.strategy;
   return !parameter.tied_copy && placement.here.tensor % parameter.sharding.replicas == 0 &&
-         placement.here.data < (strategy.cuts_optimizer() ? strategy.zero_shards() : 1);
+         placement.here.data < placement.strategy.optimizer_shards();
 }
 
 }  // namespace

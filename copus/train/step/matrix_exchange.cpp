@@ -23,21 +23,19 @@ at::Tensor part_of(const at::Tensor& matrix, const Box& box) {
   return matrix.narrow(0, box.begin[0], box.shape[0]).narrow(1, box.begin[1], box.shape[1]);
 }
 
-int64_t zero_shards(const ParallelStrategy& strategy) { return strategy.cuts_optimizer() ? strategy.zero_shards() : 1; }
-
 }  // namespace
 
 MatrixExchange::MatrixExchange(const ParameterStore& parameters, RankGroups& groups)
     : parameters_(parameters),
       groups_(groups),
-      zero_shards_(zero_shards(parameters.placement().strategy)),
+      zero_shards_(parameters.placement().strategy.optimizer_shards()),
       tensor_parallel_(parameters.placement().strategy.tensor_parallel) {
   const Placement& placement = parameters.placement();
   shares_ = share_matrices(parameters.model(), placement.strategy, placement.stages, placement.here.pipeline);
 }
 
 std::vector<MatrixExchange::Round> MatrixExchange::rounds_of(std::span<const SharedMatrix* const> matrices) const {
-  std::vector<size_t> next_round(parameters_.placement().strategy.data_parallel * tensor_parallel_);  // by owner
+  std::vector<size_t> next_round(parameters_.placement().strategy.ranks_per_stage());  // by owner
   std::vector<Round> rounds;
   for (const SharedMatrix* matrix : matrices) {
     const size_t round = next_round[matrix->owner]++;

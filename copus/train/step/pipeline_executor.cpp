@@ -202,8 +202,8 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // The current action: operations not charged yet, operations of one layer, whether it reads weights, and whether the
-  // buckets that it completes are reduced.
+  // The current action: operations not charged yet, whether it reads weights, and whether the buckets that it completes
+  // are reduced.
   Flops left_{};
   bool uses_weights_ = false;
   bool reduces_ = false;

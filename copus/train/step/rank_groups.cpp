@@ -41,13 +41,9 @@ std::vector<int64_t> copies_of(const Mesh& mesh, const ParallelStrategy& strateg
   return ranks;
 }
 
-// Returns the ranks on the same pipeline rank as the rank at these coordinates.
-std::vector<int64_t> stage_of(const Mesh& mesh, const ParallelStrategy& strategy, MeshCoordinates at) {
-  std::vector<int64_t> ranks;
-  for (at.data = 0; at.data < strategy.data_parallel; ++at.data) {
-    for (at.tensor = 0; at.tensor < strategy.tensor_parallel; ++at.tensor) ranks.push_back(mesh.rank(at));
-  }
-  return ranks;
+// Returns the ranks on the same pipeline rank as this rank.
+std::vector<int64_t> stage_of(const Mesh& mesh, int64_t rank) {
+  return mesh.group(rank, {MeshAxis::data, MeshAxis::tensor});
 }
 
 // Lists the distinct Shardings of partial parameters, which are the same on all stages, because every stage has layers.
@@ -108,15 +104,15 @@ std::vector<GroupUse> groups_of(const ModelDescription& model, const ParallelStr
   groups.add({.ranks = everyone, .collectives = false, .exchanges = true});
   for (const int64_t rank : everyone) {
     const bool has_copies = strategy.zero_replicas > 1;
-    groups.add({.ranks = mesh.group(rank, MeshAxis::data),
+    groups.add({.ranks = mesh.group(rank, {MeshAxis::data}),
                 .collectives = !(has_copies && strategy.cuts_optimizer()),
                 .collective_bytes = state_bytes});
     if (has_copies) {
       groups.add({.ranks = shards_of(mesh, strategy, mesh.coordinates(rank)), .collective_bytes = state_bytes});
       groups.add({.ranks = copies_of(mesh, strategy, mesh.coordinates(rank)), .collective_bytes = state_bytes});
     }
-    groups.add({.ranks = mesh.group(rank, MeshAxis::tensor), .collective_bytes = activation_bytes});
-    const std::vector<int64_t> pipeline = mesh.group(rank, MeshAxis::pipeline);
+    groups.add({.ranks = mesh.group(rank, {MeshAxis::tensor}), .collective_bytes = activation_bytes});
+    const std::vector<int64_t> pipeline = mesh.group(rank, {MeshAxis::pipeline});
     groups.add({.ranks = pipeline,
                 .collectives = false,
                 .messages = strategy.virtual_stages > 1 ? GroupUse::Messages::one_way_ring : GroupUse::Messages::line});
@@ -143,8 +139,8 @@ std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& co
   }
   if (exchanges_matrices(config)) {
     const Mesh mesh(strategy);
-    for (int64_t pipeline = 0; pipeline < strategy.pipeline_parallel; ++pipeline) {
-      groups.add({.ranks = stage_of(mesh, strategy, {.pipeline = pipeline}), .collectives = false, .exchanges = true});
+    for (const int64_t rank : mesh.group(0, {MeshAxis::pipeline})) {
+      groups.add({.ranks = stage_of(mesh, rank), .collectives = false, .exchanges = true});
     }
   }
   return groups.take();
@@ -153,21 +149,20 @@ std::vector<GroupUse> groups_of(const RunConfig& config, const Configuration& co
 RankGroups::RankGroups(World& world, const ParallelStrategy& strategy, StepRecorder& recorder)
     : world_(&world),
       recorder_(&recorder),
-      strategy_(strategy),
       mesh_(strategy),
       here_(coordinates_of(world, mesh_)),
       everyone_(world.everyone(), recorder, "everyone"),
-      data_(&group(mesh_.group(world.rank(), MeshAxis::data), "data")),
+      data_(&group(mesh_.group(world.rank(), {MeshAxis::data}), "data")),
       shards_(&group(shards_of(mesh_, strategy, here_), "shards")),
       copies_(&group(copies_of(mesh_, strategy, here_), "copies")),
-      tensor_(&group(mesh_.group(world.rank(), MeshAxis::tensor), "tensor")),
-      pipeline_(&group(mesh_.group(world.rank(), MeshAxis::pipeline), "pipeline")) {}
+      tensor_(&group(mesh_.group(world.rank(), {MeshAxis::tensor}), "tensor")),
+      pipeline_(&group(mesh_.group(world.rank(), {MeshAxis::pipeline}), "pipeline")) {}
 
 Communicator& RankGroups::replicas(const Sharding& sharding) {
   return group(replicas_of(mesh_, here_, sharding), "replicas");
 }
 
-Communicator& RankGroups::stage() { return group(stage_of(mesh_, strategy_, here_), "stage"); }
+Communicator& RankGroups::stage() { return group(stage_of(mesh_, world_->rank()), "stage"); }
 
 Communicator& RankGroups::tie() {
   const std::vector<int64_t>& pipeline = pipeline_->ranks();

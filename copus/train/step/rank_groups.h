@@ -59,7 +59,6 @@ class RankGroups {
 
   World* world_;
   StepRecorder* recorder_;
-  ParallelStrategy strategy_;
   Mesh mesh_;
   MeshCoordinates here_;
   std::map<std::vector<int64_t>, std::unique_ptr<RecordedCommunicator>> groups_;

@@ -47,32 +47,39 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const auto hidden = static_cast<double>(m.hidden_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // Returns the number of tensors that a block's norms read and write:
+  // The number of tensors that a block's norms read and write:
   // - norm of the input: 2 + 2 forward, 3 + 1 backward;
   // - norm of the output: 1 + 1 forward and 2 + 1 for the sum, 2 + 1 twice backward;
   // - both: the sum of these two.
-  const double norms =
-      2 *
-          (m.block_norm == BlockNorm::input    ? 4 + 4
-           : m.block_norm == BlockNorm::output ? 5 + 6
-                                               : 6 + 7) *
-          hidden +
-      (m.parallel_residual ? hidden : 0);  // a sum apart from a norm: two in, one out, then one in, one out
-  const double multiplied = m.residual_multiplier != 1 ? 2 * 4 * hidden : 0;  // one in, one out, forward and backward
+  const double norms = (m.block_norm == BlockNorm::input    ? 4 + 4
+                        : m.block_norm == BlockNorm::output ? 5 + 6
+                                                            : 6 + 7) *
+                       hidden;
+  const double multiplied = m.residual_multiplier != 1 ? 4 * hidden : 0;  // one in, one out, forward and backward
   // In place, forward and backward.
   const double rotary = 2 * 2 * static_cast<double>((m.num_heads + m.num_kv_heads) * m.rotary_dim());
   // Forward, and again in the backward pass: one in, one out, including values; then the gradient: two in, one out.
   const double values = static_cast<double>(m.num_kv_heads * m.head_dim);
   double normed_heads = m.qk_norm == QkNorm::none ? 0 : 2 * 2 * (rotated + values) + 3 * rotated;
   if (m.qk_norm == QkNorm::projection) normed_heads += 3 * rotated;  // squares: one in; their gradient: two in
-  // Forward: gate and up in, one out; backward: three in, three out. Without a gate one less each.
-  const BlockDescription feed_forward = describe_block(m, BlockKind::feed_forward);
-  const double activation = 3 * (feed_forward.input_width(1) + feed_forward.output_width(1));
+  double of_layers = 0;
+  for (int64_t layer = 0; layer < m.num_layers; ++layer) {
+    const std::vector<BlockDescription> blocks = describe_layer(m, layer);
+    for (const BlockDescription& block : blocks) {
+      of_layers += norms + multiplied;
+      // The activation function, forward: gate and up in, one out; backward: three in, three out. Without a gate one
+      // less each.
+      of_layers += block.kind == BlockKind::attention ? rotary + normed_heads
+                                                      : 3 * (block.input_width(1) + block.output_width(1));
+    }
+    // A sum apart from a norm: two in, one out, then one in, one out.
+    if (m.parallel_residual && blocks.size() > 1) of_layers += hidden;
+  }
   // The embedding and its gradient, the final norm (which passes no gradient to a residual), and the loss. The first
   // norm adds no residual.
   const double multiplied_ends = (m.embedding_multiplier != 1 ? 4 : 0) + (m.logits_scaling != 1 ? 4 : 0);
   const double ends = (2 + 2 + 4 + 3 - 2 + multiplied_ends) * hidden + 2 * static_cast<double>(m.vocab_size);
-  return static_cast<double>(m.num_layers) * (norms + multiplied + normed_heads + rotary + activation) + ends;
+  return of_layers + ends;
 }
 
 // Fills the weights with random numbers on the device, which suffice for the measurement. ParameterStore::initialize
@@ -170,8 +177,12 @@ void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   // The attention term of training_flops_per_token counts the whole score matrix. Only the causal half of the matrix is
   // needed, and the backward pass computes the scores again. Each visible score thus takes (2 + 5) / 6 of the
   // convention's operations.
-  const double attention_convention = 24.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
-                                      attended_tokens(model, options.sequence_length);
+  double score_width = 0;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    for (const BlockDescription& block : describe_layer(model, layer))
+      score_width += static_cast<double>(block.score_width);
+  }
+  const double attention_convention = 24.0 * score_width * attended_tokens(model, options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;
   const double all = training_flops_per_token(model, options.sequence_length);
   result.matmul.floor_seconds = trained_tokens * (all - attention_convention) / peak;

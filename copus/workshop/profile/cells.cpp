@@ -15,9 +15,10 @@ namespace {
 std::vector<double> place_of(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   std::vector<double> place;
-  for (const int64_t size : {strategy.data_parallel, strategy.tensor_parallel, strategy.pipeline_parallel,
-                             strategy.virtual_stages, configuration.micro_batch, configuration.num_microbatches()}) {
-    place.push_back(std::log2(static_cast<double>(size)));
+  const auto add = [&](int64_t size) { place.push_back(std::log2(static_cast<double>(size))); };
+  for (const MeshAxisInfo& axis : mesh_axes) add(strategy.*axis.degree);
+  for (const int64_t size : {strategy.virtual_stages, configuration.micro_batch, configuration.num_microbatches()}) {
+    add(size);
   }
   for (const bool is_so :
        {strategy.sequence_parallel, strategy.zero_stage >= 1, strategy.zero_stage >= 2, strategy.zero_stage == 3,

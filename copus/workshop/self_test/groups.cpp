@@ -17,7 +17,7 @@ using Groups = std::vector<std::vector<int64_t>>;
 
 Groups groups_along(const Mesh& mesh, MeshAxis axis) {
   std::set<std::vector<int64_t>> groups;
-  for (int64_t rank = 0; rank < mesh.size(); ++rank) groups.insert(mesh.group(rank, axis));
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) groups.insert(mesh.group(rank, {axis}));
   return {groups.begin(), groups.end()};
 }
 

@@ -126,7 +126,7 @@ TEST(SelfTestGroups, FamiliesHoldEveryGroupOfEveryLayout) {
       const Mesh mesh(layout);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         for (const MeshAxis axis : {MeshAxis::data, MeshAxis::tensor, MeshAxis::pipeline}) {
-          std::vector<int64_t> group = mesh.group(rank, axis);
+          std::vector<int64_t> group = mesh.group(rank, {axis});
           if (axis == MeshAxis::pipeline && group.size() > 2) expected.insert({group.front(), group.back()});
           if (group.size() > 1) expected.insert(std::move(group));
         }
