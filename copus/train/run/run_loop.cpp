@@ -201,6 +201,8 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
   if (!plan_.config.data.shuffle_shards) return true;
   list_shards();
   const int64_t step = trainer_.state().step;
+  const uint64_t first = trainer_.state().data_position();
+  const int64_t count = trainer_.configuration().global_batch;  // samples of the next step
   std::optional<double> waits_since;
   double progress_at = monotonic_seconds();
   std::optional<int64_t> missing_before;  // bytes on all ranks
@@ -209,7 +211,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
     std::optional<Obstacle> mine;
     bool is_wrong = false;
     try {
-      if (const auto missing = trainer_.missing_shard()) mine = Obstacle{*missing};
+      if (const auto missing = dataset_.missing_shard(first, count)) mine = Obstacle{*missing};
     } catch (const UserError& error) {
       mine = Obstacle{error.what()};
       is_wrong = true;
@@ -226,7 +228,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
     }
     // Whether rank 0 gives up, and the bytes missing on all ranks.
     const bool is_late = leader_ && monotonic_seconds() - progress_at > plan_.config.data.shard_timeout;
-    std::array<int64_t, 2> sums = {is_late ? 1 : 0, trainer_.missing_shard_bytes()};
+    std::array<int64_t, 2> sums = {is_late ? 1 : 0, dataset_.missing_shard_bytes(first, count)};
     world_.everyone().all_reduce(sums.data(), std::ssize(sums), DataType::int64);
     // Arriving bytes restart the timeout. A vanishing shard does not, but its bytes do when they return.
     if (!missing_before || sums[1] < *missing_before) progress_at = monotonic_seconds();
@@ -268,9 +270,9 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
 void RunLoop::list_shards() {
   constexpr int64_t least_listed = 256;
   if (!leader_) return;
-  const int64_t needed = trainer_.shards_of_next_step();
-  leader_->output().list_shards(
-      dataset_.shards_from(trainer_.state().data_position(), std::max(least_listed, 2 * needed)), needed);
+  const uint64_t first = trainer_.state().data_position();
+  const int64_t needed = dataset_.num_shards_of(first, trainer_.configuration().global_batch);
+  leader_->output().list_shards(dataset_.shards_from(first, std::max(least_listed, 2 * needed)), needed);
 }
 
 // Pauses the run until the user continues or stops it. Rank 0 sends messages often enough that no wait of another rank
