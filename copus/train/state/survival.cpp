@@ -35,7 +35,7 @@ void Survival::write_record(const TrainingState& training) const {
   if (kept_) copus::write_record(*kept_, training);
 }
 
-void Survival::set_updates(int64_t number) {
+void Survival::mark_update_complete(int64_t number) {
   if (journal_) journal_->rest(number);
 }
 

@@ -40,7 +40,7 @@ class Survival {
   void begin_records(int64_t epoch, const TrainingState& training);
   void write_record(const TrainingState& training) const;
   // Records that update `number` is complete: the state was loaded.
-  void set_updates(int64_t number);
+  void mark_update_complete(int64_t number);
 
   // The parts of a step, in this order. `decide`: this rank has the numbers of step `step`, other ranks may not have
   // them. `confirm`: all ranks have them, and no rank has changed a weight.

@@ -102,7 +102,7 @@ void Trainer::load(const std::map<std::string, TensorView, std::less<>>& weights
 
 void Trainer::restore(const Checkpoint& checkpoint, bool takes_new_data) {
   restore_training(checkpoint, takes_new_data, step_.rule(), training_);
-  survival_.set_updates(training_.state.optimizer_steps);
+  survival_.mark_update_complete(training_.state.optimizer_steps);
 }
 
 void Trainer::branch_from(const Checkpoint& checkpoint, int64_t skipped_samples) {
