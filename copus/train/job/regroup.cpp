@@ -549,7 +549,7 @@ class Regrouping {
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {
       state[bucket].gradient = allocate_gradient(prepared.buckets[bucket], dtype_, mover.memory());
     }
-    journal_in(state_.journal).rest(rest.training.optimizer_steps);
+    journal_in(state_.journal).mark_complete(rest.training.optimizer_steps);
 
     tell("settling");
     state_.moved.emplace(StateAtRest{.training = rest.training, .mine = state, .all = {}});

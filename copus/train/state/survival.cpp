@@ -36,7 +36,7 @@ void Survival::write_record(const TrainingState& training) const {
 }
 
 void Survival::mark_update_complete(int64_t number) {
-  if (journal_) journal_->rest(number);
+  if (journal_) journal_->mark_complete(number);
 }
 
 void Survival::decide(int64_t step, const StepAgreement& agreed) {
@@ -65,7 +65,7 @@ void Survival::end_move(StateMover& mover, const std::vector<BucketState>& state
                         Communicator& everyone) {
   const std::vector<int64_t> processes = mover.state_in_arenas().processes;
   if (!kept_) return share_addresses(mover, state, processes);
-  journal_->rest(training.optimizer_steps);
+  journal_->mark_complete(training.optimizer_steps);
   kept_->moved.emplace(StateAtRest{.training = training, .mine = state, .all = {}});
   mover.settle(state, processes, offset_of_journal(*kept_));
   kept_->moved->all = mover.state_in_arenas();
