@@ -106,7 +106,7 @@ void Adviser::follow_logs(const std::vector<StepRecord>& records) {
   if (!replayed->difference && is_own_layout(current)) {
     state_.configuration = current;
     controller_.emplace(std::move(replayed->controller));
-    controller_->resumed();
+    controller_->mark_resumed();
     first_event_ = ControllerResumed{state_.step};
     return;
   }

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-std::string if_folder_of_runs(const fs::path& folder, const std::string& needed_file) {
+std::string hint_at_runs_in(const fs::path& folder, const std::string& needed_file) {
   std::vector<std::string> runs;
   std::error_code unreadable;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, unreadable)) {
@@ -31,7 +31,7 @@ std::string why_no_run(const fs::path& directory, const std::string& needed_file
   std::error_code unknown;
   if (!fs::exists(directory, unknown)) return concat(begin, " (no such folder)");
   if (!fs::is_directory(directory, unknown)) return concat(begin, " (it is a file)");
-  const std::string folder = if_folder_of_runs(directory, needed_file);
+  const std::string folder = hint_at_runs_in(directory, needed_file);
   return folder.empty() ? concat(begin, " (no ", needed_file, ")") : begin + folder;
 }
 

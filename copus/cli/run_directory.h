@@ -8,7 +8,7 @@ namespace copus {
 
 // Returns a hint if the folder contains runs, as runs/ does. The words continue a sentence: ", which is a folder of 2:
 // give one of them, such as runs/b". Empty if none of its subfolders has `needed_file`.
-std::string if_folder_of_runs(const std::filesystem::path& folder, const std::string& needed_file);
+std::string hint_at_runs_in(const std::filesystem::path& folder, const std::string& needed_file);
 
 // Returns the message that there is no run in the directory: "there is no run in r (...)". If the directory contains
 // runs, suggests one of them. `needed_file` is a file that a run would have.

@@ -31,7 +31,7 @@ Storage open_model(const fs::path& path) {
     if (newest) return std::move(*newest);
   }
   throw UserError(concat(
-      "there is no model in ", path.string(), if_folder_of_runs(path, "config.toml"),
+      "there is no model in ", path.string(), hint_at_runs_in(path, "config.toml"),
       ": expected a run directory with a checkpoint (one is written at the end of a run, every "
       "checkpoint.interval_seconds, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }

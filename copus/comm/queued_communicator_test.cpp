@@ -77,7 +77,7 @@ class QueuedCommunicatorTest : public testing::Test {
   Work start_send(int64_t count, int64_t to) { return communicator_.start_send(nullptr, count, DataType::byte, to); }
 };
 
-TEST_F(QueuedCommunicatorTest, runs_blocking_operations_on_the_caller) {
+TEST_F(QueuedCommunicatorTest, RunsBlockingOperationsOnTheCaller) {
   communicator_.all_reduce(nullptr, 1, DataType::byte);
   communicator_.reduce_scatter(nullptr, nullptr, counts_, DataType::byte);
   communicator_.all_gather(nullptr, nullptr, counts_, DataType::byte);
@@ -89,7 +89,7 @@ TEST_F(QueuedCommunicatorTest, runs_blocking_operations_on_the_caller) {
                                                            "broadcast 2", "barrier 0", "send to 2 24", "receive 8"}));
 }
 
-TEST_F(QueuedCommunicatorTest, runs_what_was_started_in_order_and_blocking_operations_after_it) {
+TEST_F(QueuedCommunicatorTest, RunsWhatWasStartedInOrderAndBlockingOperationsAfterIt) {
   const Work first = start_all_reduce(held);
   const Work second = communicator_.start_all_gather(nullptr, nullptr, counts_, DataType::byte);
   counts_.assign(3, 0);  // needed only at the start
@@ -105,7 +105,7 @@ TEST_F(QueuedCommunicatorTest, runs_what_was_started_in_order_and_blocking_opera
   EXPECT_TRUE(first.done() && second.done());
 }
 
-TEST_F(QueuedCommunicatorTest, sends_at_once_unless_an_earlier_message_to_the_same_member_waits) {
+TEST_F(QueuedCommunicatorTest, SendsAtOnceUnlessAnEarlierMessageToTheSameMemberWaits) {
   EXPECT_TRUE(start_send(1, 0).done());
   const Work large = start_send(held, 0);
   const Work behind = start_send(2, 0);
@@ -118,7 +118,7 @@ TEST_F(QueuedCommunicatorTest, sends_at_once_unless_an_earlier_message_to_the_sa
                                                            "later: send to 0 1000", "later: send to 0 2"}));
 }
 
-TEST_F(QueuedCommunicatorTest, throws_what_an_operation_threw_and_runs_none_after_it) {
+TEST_F(QueuedCommunicatorTest, ThrowsWhatAnOperationThrewAndRunsNoneAfterIt) {
   const Work bad = start_all_reduce(failing);
   const Work after = start_all_reduce(5);
   EXPECT_THROW(bad.wait(), std::runtime_error);
@@ -128,7 +128,7 @@ TEST_F(QueuedCommunicatorTest, throws_what_an_operation_threw_and_runs_none_afte
   EXPECT_TRUE(transport_->noted().empty());
 }
 
-TEST(QueuedCommunicator, that_ends_before_its_operations_drops_them_with_an_error) {
+TEST(QueuedCommunicator, ThatEndsBeforeItsOperationsDropsThemWithAnError) {
   auto* const transport = new NotingTransport;
   auto communicator =
       std::make_unique<QueuedCommunicator>(std::vector<int64_t>{4, 5}, 0, std::unique_ptr<Transport>(transport));
@@ -153,7 +153,7 @@ TEST(QueuedCommunicator, that_ends_before_its_operations_drops_them_with_an_erro
   }
 }
 
-TEST_F(QueuedCommunicatorTest, refuses_arguments_that_do_not_fit_the_group) {
+TEST_F(QueuedCommunicatorTest, RefusesArgumentsThatDoNotFitTheGroup) {
   counts_.pop_back();
   EXPECT_THROW(communicator_.all_gather(nullptr, nullptr, counts_, DataType::byte), InternalError);
   EXPECT_THROW(communicator_.broadcast(nullptr, 1, DataType::byte, 3), InternalError);
@@ -161,7 +161,7 @@ TEST_F(QueuedCommunicatorTest, refuses_arguments_that_do_not_fit_the_group) {
   EXPECT_THROW(communicator_.receive(nullptr, 1, DataType::byte, -1), InternalError);
 }
 
-TEST(GroupOfOne, does_everything_at_once) {
+TEST(GroupOfOne, DoesEverythingAtOnce) {
   SoloCommunicator alone(3);
   std::vector<float> data = {1, 2};
   const std::vector<int64_t> counts = {2};

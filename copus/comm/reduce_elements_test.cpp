@@ -20,13 +20,13 @@ std::vector<Element> reduce(const std::vector<std::vector<Element>>& inputs, Dat
   return result;
 }
 
-TEST(ReduceElements, sums_from_the_left) {
+TEST(ReduceElements, SumsFromTheLeft) {
   const std::vector<std::vector<float>> inputs = {{1e8F, 1}, {3, 1e8F}, {-1e8F, -1e8F}, {0.5F, 0.25F}};
   EXPECT_EQ(reduce(inputs, DataType::float32, Reduction::sum),
             (std::vector<float>{((1e8F + 3) - 1e8F) + 0.5F, ((1 + 1e8F) - 1e8F) + 0.25F}));
 }
 
-TEST(ReduceElements, rounds_a_sum_of_bfloat16_once_to_nearest_even) {
+TEST(ReduceElements, RoundsASumOfBfloat16OnceToNearestEven) {
   const uint16_t one = nearest_bfloat16(1);
   const uint16_t half_a_place = nearest_bfloat16(std::ldexp(1.0F, -8));
   const uint16_t a_bit_more = nearest_bfloat16(std::ldexp(1.0F, -15));
@@ -37,7 +37,7 @@ TEST(ReduceElements, rounds_a_sum_of_bfloat16_once_to_nearest_even) {
             (std::vector<uint16_t>{one, static_cast<uint16_t>(one + 1), static_cast<uint16_t>(one + 2)}));
 }
 
-TEST(ReduceElements, keeps_infinities_and_nans_of_bfloat16) {
+TEST(ReduceElements, KeepsInfinitiesAndNansOfBfloat16) {
   const uint16_t infinity = 0x7f80;
   const uint16_t largest = 0x7f7f;
   const uint16_t smallest_nan = 0x7f81;
@@ -49,7 +49,7 @@ TEST(ReduceElements, keeps_infinities_and_nans_of_bfloat16) {
   EXPECT_TRUE(std::isnan(float_of_bfloat16(sums[3])));
 }
 
-TEST(ReduceElements, wraps_sums_of_integers) {
+TEST(ReduceElements, WrapsSumsOfIntegers) {
   constexpr int64_t largest = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(reduce<int64_t>({{largest}, {2}}, DataType::int64, Reduction::sum)[0],
             std::numeric_limits<int64_t>::min() + 1);
@@ -57,7 +57,7 @@ TEST(ReduceElements, wraps_sums_of_integers) {
   EXPECT_EQ(reduce<int64_t>({{-5}, {-7}, {-6}}, DataType::int64, Reduction::maximum)[0], -5);
 }
 
-TEST(ReduceElements, a_maximum_with_a_nan_is_nan) {
+TEST(ReduceElements, AMaximumWithANanIsNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto maxima = reduce<float>({{nan, 1, 1}, {2, nan, 2}, {3, 3, 0}}, DataType::float32, Reduction::maximum);
   EXPECT_TRUE(std::isnan(maxima[0]));
@@ -65,7 +65,7 @@ TEST(ReduceElements, a_maximum_with_a_nan_is_nan) {
   EXPECT_EQ(maxima[2], 2);
 }
 
-TEST(ReduceElements, writes_into_an_input_and_beside_it) {
+TEST(ReduceElements, WritesIntoAnInputAndBesideIt) {
   for (const DataType type : all_types) {
     for (const int64_t count : {1, 1023, 5000}) {
       const auto inputs = make_inputs(3, count, type, 7);

@@ -20,7 +20,7 @@ namespace {
 // A wait that reaches its deadline. It is long enough for any machine to start the ranks.
 constexpr double short_wait_seconds = 1;
 
-TEST(World, of_one_rank_does_everything_at_once) {
+TEST(World, OfOneRankDoesEverythingAtOnce) {
   const auto world = single_rank_world();
   EXPECT_EQ(world->rank(), 0);
   EXPECT_EQ(world->size(), 1);
@@ -31,7 +31,7 @@ TEST(World, of_one_rank_does_everything_at_once) {
   EXPECT_FALSE(world->health().failure().has_value());
 }
 
-TEST(World, gives_every_rank_its_own_number_and_one_clock) {
+TEST(World, GivesEveryRankItsOwnNumberAndOneClock) {
   std::atomic<int64_t> seen = 0;
   run_ranks_as_threads(4, [&](World& world) {
     EXPECT_EQ(world.size(), 4);
@@ -48,7 +48,7 @@ TEST(World, gives_every_rank_its_own_number_and_one_clock) {
   EXPECT_EQ(seen, 0x01010101);
 }
 
-TEST(World, of_its_first_ranks_leaves_the_others_alone) {
+TEST(World, OfItsFirstRanksLeavesTheOthersAlone) {
   run_ranks_as_threads(5, [](World& world) {
     if (world.rank() >= 3) {
       EXPECT_THROW(first_ranks(world, 3), InternalError);
@@ -68,7 +68,7 @@ TEST(World, of_its_first_ranks_leaves_the_others_alone) {
   });
 }
 
-TEST(World, of_chosen_ranks_has_them_in_their_order) {
+TEST(World, OfChosenRanksHasThemInTheirOrder) {
   run_ranks_as_threads(4, [](World& world) {
     const std::vector<int64_t> ranks = {3, 0, 2};
     if (world.rank() == 1) {
@@ -94,7 +94,7 @@ TEST(World, of_chosen_ranks_has_them_in_their_order) {
   });
 }
 
-TEST(World, refuses_groups_that_are_none) {
+TEST(World, RefusesGroupsThatAreNone) {
   run_ranks_as_threads(3, [](World& world) {
     const int64_t other = (world.rank() + 1) % 3;
     EXPECT_THROW(world.group({other}), InternalError);
@@ -120,7 +120,7 @@ FailureReport failure_without_rank_1(const std::function<void(World&)>& body) {
   return {};
 }
 
-TEST(World, names_a_member_that_never_comes) {
+TEST(World, NamesAMemberThatNeverComes) {
   const FailureReport report =
       failure_without_rank_1([](World& world) { EXPECT_THROW(world.everyone().barrier(), RankFailure); });
   EXPECT_EQ(report.rank, -1) << "the ranks caught it";
@@ -131,7 +131,7 @@ TEST(World, names_a_member_that_never_comes) {
                                                    "waited 1 s"));
 }
 
-TEST(World, names_a_member_that_never_comes_to_what_was_started) {
+TEST(World, NamesAMemberThatNeverComesToWhatWasStarted) {
   std::vector<float> data(100'000);
   const std::vector<int64_t> counts = {50'000, 0, 50'000};
   const FailureReport report = failure_without_rank_1([&](World& world) {
@@ -142,7 +142,7 @@ TEST(World, names_a_member_that_never_comes_to_what_was_started) {
   EXPECT_THAT(report.cause, testing::HasSubstr("a reduce-scatter of ranks 0, 1, 2"));
 }
 
-TEST(World, names_all_members_that_never_come) {
+TEST(World, NamesAllMembersThatNeverCome) {
   try {
     run_ranks_as_threads(
         4,
@@ -158,7 +158,7 @@ TEST(World, names_all_members_that_never_come) {
   }
 }
 
-TEST(World, names_a_sender_and_a_receiver_that_never_come) {
+TEST(World, NamesASenderAndAReceiverThatNeverCome) {
   const FailureReport sender = failure_without_rank_1([](World& world) {
     if (world.rank() != 0) return;
     int64_t data = 0;
@@ -174,7 +174,7 @@ TEST(World, names_a_sender_and_a_receiver_that_never_come) {
   EXPECT_EQ(receiver.rank, 1);
 }
 
-TEST(World, a_rank_that_throws_ends_all_waits_and_its_error_is_the_job_s) {
+TEST(World, ARankThatThrowsEndsAllWaitsAndItsErrorIsTheJobS) {
   const std::vector<std::function<void(World&)>> waits = {
       [](World& world) { world.everyone().barrier(); },
       [](World& world) {
@@ -204,7 +204,7 @@ TEST(World, a_rank_that_throws_ends_all_waits_and_its_error_is_the_job_s) {
   }
 }
 
-TEST(World, ranks_that_do_different_things_find_out) {
+TEST(World, RanksThatDoDifferentThingsFindOut) {
   EXPECT_THROW(run_ranks_as_threads(2,
                                     [](World& world) {
                                       float data = 1;

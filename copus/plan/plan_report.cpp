@@ -52,7 +52,7 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   text += measured_steps(question) == 0
               ? ".\nAll times are predictions: none is corrected by a measurement (--profile).\n"
               : concat(".\nPredictions are corrected by ", steps_and_configurations(question), ".\n");
-  if (const std::string basis = what_it_rests_on(question.program); !basis.empty()) text += basis + "\n";
+  if (const std::string basis = basis_of(question.program); !basis.empty()) text += basis + "\n";
   const ClusterDescription& cluster = question.cluster;
   const int64_t nodes = nodes_of(cluster, question.space.world_size);
   if (extrapolation_deviation(nodes, cluster.measured_nodes) > 0) {

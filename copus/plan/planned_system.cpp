@@ -141,7 +141,7 @@ TrainingSystem describe(PlannedSystem system) {
   fail_check("known system", __FILE__, __LINE__, "");
 }
 
-std::string what_it_rests_on(PlannedSystem system) {
+std::string basis_of(PlannedSystem system) {
   switch (system) {
     case PlannedSystem::copus:
       return "";

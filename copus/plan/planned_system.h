@@ -31,7 +31,7 @@ std::string full_name(PlannedSystem system);
 TrainingSystem describe(PlannedSystem system);
 
 // Describes in one sentence what a plan for a program other than Copus is based on. Empty for Copus.
-std::string what_it_rests_on(PlannedSystem system);
+std::string basis_of(PlannedSystem system);
 
 // Lists the values that the program supports for each part of a configuration, as far as its description goes.
 SearchSpace abilities(PlannedSystem system);

@@ -21,7 +21,7 @@ class SharedHealthTest : public testing::Test {
   std::byte* region() { return memory_.front().bytes; }
 };
 
-TEST_F(SharedHealthTest, shows_the_place_of_each_rank_to_the_others) {
+TEST_F(SharedHealthTest, ShowsThePlaceOfEachRankToTheOthers) {
   SharedHealth first(region(), 0, size);
   SharedHealth last(region(), 2, size);
   EXPECT_EQ(first.place_of(2), "");
@@ -33,7 +33,7 @@ TEST_F(SharedHealthTest, shows_the_place_of_each_rank_to_the_others) {
   EXPECT_EQ(first.place_of(2), "step 13");
 }
 
-TEST_F(SharedHealthTest, never_shows_half_a_place) {
+TEST_F(SharedHealthTest, NeverShowsHalfAPlace) {
   SharedHealth writer(region(), 0, size);
   const SharedHealth reader(region(), 1, size);
   const std::string a(90, 'a');
@@ -51,7 +51,7 @@ TEST_F(SharedHealthTest, never_shows_half_a_place) {
   thread.join();
 }
 
-TEST_F(SharedHealthTest, the_first_report_counts_on_every_rank) {
+TEST_F(SharedHealthTest, TheFirstReportCountsOnEveryRank) {
   SharedHealth rank(region(), 1, size);
   SharedHealth watcher(region(), size, size);
   EXPECT_FALSE(rank.failure().has_value());
@@ -66,7 +66,7 @@ TEST_F(SharedHealthTest, the_first_report_counts_on_every_rank) {
   EXPECT_THROW(rank.check(), RankFailure);
 }
 
-TEST_F(SharedHealthTest, one_of_many_reports_at_once_is_kept_whole) {
+TEST_F(SharedHealthTest, OneOfManyReportsAtOnceIsKeptWhole) {
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -80,7 +80,7 @@ TEST_F(SharedHealthTest, one_of_many_reports_at_once_is_kept_whole) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(SharedHealthTest, shows_the_signs_of_each_rank) {
+TEST_F(SharedHealthTest, ShowsTheSignsOfEachRank) {
   SharedHealth first(region(), 0, size);
   SharedHealth other(region(), 1, size);
   RankSigns signs = other.signs_of(0);
@@ -106,7 +106,7 @@ TEST_F(SharedHealthTest, shows_the_signs_of_each_rank) {
   EXPECT_EQ(other.signs_of(1).heartbeats, 0);
 }
 
-TEST_F(SharedHealthTest, a_launcher_tells_the_user) {
+TEST_F(SharedHealthTest, ALauncherTellsTheUser) {
   SharedHealth launcher(region(), size, size);
   SharedHealth rank(region(), 1, size);
   launcher.become_launcher();
@@ -120,7 +120,7 @@ TEST_F(SharedHealthTest, a_launcher_tells_the_user) {
   EXPECT_EQ(to_string(*launcher.failure()), "rank 2 (pid 4711) failed at step 3: no heartbeat for 3 s");
 }
 
-TEST_F(SharedHealthTest, without_a_launcher_the_first_watched_rank_tells_the_user) {
+TEST_F(SharedHealthTest, WithoutALauncherTheFirstWatchedRankTellsTheUser) {
   SharedHealth first(region(), 0, size);
   SharedHealth second(region(), 1, size);
   first.beat();
@@ -133,7 +133,7 @@ TEST_F(SharedHealthTest, without_a_launcher_the_first_watched_rank_tells_the_use
   EXPECT_TRUE(first.failure()->announced);
 }
 
-TEST_F(SharedHealthTest, ranks_as_threads_leave_the_telling_to_the_program) {
+TEST_F(SharedHealthTest, RanksAsThreadsLeaveTheTellingToTheProgram) {
   SharedHealth rank(region(), 0, size);
   testing::internal::CaptureStderr();
   rank.report({2, "", "did not come"});
@@ -141,7 +141,7 @@ TEST_F(SharedHealthTest, ranks_as_threads_leave_the_telling_to_the_program) {
   EXPECT_FALSE(rank.failure()->announced);
 }
 
-TEST_F(SharedHealthTest, a_rank_with_an_error_of_its_own_tells_the_user_itself) {
+TEST_F(SharedHealthTest, ARankWithAnErrorOfItsOwnTellsTheUserItself) {
   SharedHealth rank(region(), 0, size);
   rank.beat();
   rank.set_place("step 3");

@@ -49,7 +49,7 @@ std::vector<std::string> failures_of(int64_t size, double wait_seconds, const st
   return failures;
 }
 
-TEST(TcpJobs, that_nothing_is_sent_in_meet_and_part) {
+TEST(TcpJobs, ThatNothingIsSentInMeetAndPart) {
   int64_t sizes = 0;
   std::mutex mutex;
   run_ranks_over_tcp(
@@ -80,7 +80,7 @@ int64_t num_doors() {
   return found;
 }
 
-TEST(TcpJobs, close_their_doors_when_all_have_come) {
+TEST(TcpJobs, CloseTheirDoorsWhenAllHaveCome) {
   const int64_t before = num_doors();
   std::mutex mutex;
   run_ranks_over_tcp(
@@ -105,7 +105,7 @@ TEST(TcpJobs, close_their_doors_when_all_have_come) {
       60);
 }
 
-TEST(TcpJobs, run_over_ipv6) {
+TEST(TcpJobs, RunOverIpv6) {
   run_ranks_over_tcp(
       3,
       [](World& world) {
@@ -116,7 +116,7 @@ TEST(TcpJobs, run_over_ipv6) {
       10, "::1");
 }
 
-TEST(TcpFailures, of_one_rank_reach_all_with_its_place) {
+TEST(TcpFailures, OfOneRankReachAllWithItsPlace) {
   const auto failures = failures_of(4, 60, [](World& world) {
     world.health().set_place(concat("step ", world.rank()));
     world.everyone().barrier();
@@ -129,7 +129,7 @@ TEST(TcpFailures, of_one_rank_reach_all_with_its_place) {
   }
 }
 
-TEST(TcpFailures, of_the_first_rank_reach_all) {
+TEST(TcpFailures, OfTheFirstRankReachAll) {
   const auto failures = failures_of(3, 60, [](World& world) {
     if (world.rank() == 0) throw UserError("the disk is full");
     world.everyone().barrier();
@@ -137,7 +137,7 @@ TEST(TcpFailures, of_the_first_rank_reach_all) {
   for (const int64_t rank : {1, 2}) EXPECT_THAT(failures[rank], HasSubstr("rank 0 (pid")) << rank;
 }
 
-TEST(TcpFailures, name_a_rank_that_keeps_others_waiting) {
+TEST(TcpFailures, NameARankThatKeepsOthersWaiting) {
   const auto failures = failures_of(3, 0.5, [&](World& world) {
     world.everyone().barrier();
     if (world.rank() == 1) {
@@ -152,7 +152,7 @@ TEST(TcpFailures, name_a_rank_that_keeps_others_waiting) {
   EXPECT_EQ(failures[1], "");
 }
 
-TEST(TcpFailures, the_first_counts_for_all) {
+TEST(TcpFailures, TheFirstCountsForAll) {
   std::mutex mutex;
   std::vector<std::string> seen;
   failures_of(4, 60, [&](World& world) {
@@ -225,19 +225,19 @@ std::vector<std::string> meet_at(const std::vector<std::optional<double>>& secon
 
 // Longer than the allowed silence: ranks that wait for the late one keep others waiting, which must not report them
 // dead.
-TEST(TcpMeetings, wait_for_a_rank_that_comes_late) {
+TEST(TcpMeetings, WaitForARankThatComesLate) {
   const std::vector<std::optional<double>> seconds = {0, 0, 0, 0, 3.6, 0, 0, 0};
   for (const std::string& failure : meet_at(seconds, 20)) EXPECT_EQ(failure, "");
 }
 
-TEST(TcpMeetings, name_to_all_a_rank_between_others_that_does_not_come) {
+TEST(TcpMeetings, NameToAllARankBetweenOthersThatDoesNotCome) {
   const auto failures = meet_at({0, 0, 0, 0, std::nullopt, 0, 0, 0}, 1);
   for (const int64_t rank : {0, 1, 2, 3, 5, 6, 7}) {
     EXPECT_THAT(failures[rank], HasSubstr("rank 4 failed at the start of the job: did not come within 1 s")) << rank;
   }
 }
 
-TEST(TcpMeetings, name_a_rank_that_does_not_come) {
+TEST(TcpMeetings, NameARankThatDoesNotCome) {
   Meeting meeting;
   const auto zero = meeting.first(0.3);
   const auto two = meeting.another(2);
@@ -247,7 +247,7 @@ TEST(TcpMeetings, name_a_rank_that_does_not_come) {
   EXPECT_NE(told.get(), "");
 }
 
-TEST(TcpMeetings, name_a_rank_that_comes_and_goes) {
+TEST(TcpMeetings, NameARankThatComesAndGoes) {
   Meeting meeting;
   const auto zero = meeting.first(60);
   const auto two = meeting.another(2);
@@ -257,7 +257,7 @@ TEST(TcpMeetings, name_a_rank_that_comes_and_goes) {
   EXPECT_NE(told.get(), "");  // the named rank depends on whether it had come before
 }
 
-TEST(TcpMeetings, give_all_the_addresses_of_all_and_mind_no_strangers) {
+TEST(TcpMeetings, GiveAllTheAddressesOfAllAndMindNoStrangers) {
   Meeting meeting;
   const auto zero = meeting.first(60);
   TcpSocket stranger = start_connecting(meeting.place());
@@ -283,7 +283,7 @@ TEST(TcpMeetings, give_all_the_addresses_of_all_and_mind_no_strangers) {
   for (const auto& rank : ranks) EXPECT_FALSE(rank->failure().has_value());
 }
 
-TEST(TcpMeetings, name_a_rank_that_does_not_come_to_the_end) {
+TEST(TcpMeetings, NameARankThatDoesNotComeToTheEnd) {
   Meeting meeting;
   const auto zero = meeting.first(0.5);
   const auto one = meeting.another(1);

@@ -65,7 +65,7 @@ class Door : public testing::TestWithParam<const char*> {
   TcpDoor door_{GetParam(), token(), 4};
 };
 
-TEST_P(Door, lets_in_who_knows_the_token_and_says_which_rank_it_is) {
+TEST_P(Door, LetsInWhoKnowsTheTokenAndSaysWhichRankItIs) {
   const TcpSocket three = knock(door_, hello(token(), 3));
   const TcpSocket two = knock(door_, hello(token(), 2));
   auto guests = let_in(door_, 2);
@@ -73,7 +73,7 @@ TEST_P(Door, lets_in_who_knows_the_token_and_says_which_rank_it_is) {
   EXPECT_EQ(guests[0].rank + guests[1].rank, 5);
 }
 
-TEST_P(Door, turns_away_who_does_not_know_the_token_or_is_no_rank_or_talks_garbage) {
+TEST_P(Door, TurnsAwayWhoDoesNotKnowTheTokenOrIsNoRankOrTalksGarbage) {
   std::string wrong = token();
   wrong.back() = wrong.back() == 'a' ? 'b' : 'a';
   TcpSocket guessing = knock(door_, hello(wrong, 1));
@@ -89,7 +89,7 @@ TEST_P(Door, turns_away_who_does_not_know_the_token_or_is_no_rank_or_talks_garba
 }
 
 // Otherwise an attacker could find the token letter by letter.
-TEST_P(Door, tells_nobody_how_much_of_the_token_is_right) {
+TEST_P(Door, TellsNobodyHowMuchOfTheTokenIsRight) {
   const std::vector<std::byte> right = hello(token(), 1), wrong = hello(make_token(), 1);
   for (const size_t letters : {9, 20, 39}) {
     const auto end = static_cast<std::ptrdiff_t>(letters);
@@ -103,7 +103,7 @@ TEST_P(Door, tells_nobody_how_much_of_the_token_is_right) {
   }
 }
 
-TEST_P(Door, waits_for_a_hello_that_comes_in_parts_and_reads_nothing_after_it) {
+TEST_P(Door, WaitsForAHelloThatComesInPartsAndReadsNothingAfterIt) {
   std::vector<std::byte> words = hello(token(), 1);
   const std::vector<std::byte> late(words.end() - 5, words.end());
   words.resize(words.size() - 5);
@@ -117,7 +117,7 @@ TEST_P(Door, waits_for_a_hello_that_comes_in_parts_and_reads_nothing_after_it) {
 }
 
 // Random kinds of strangers, more than the door has room for, which all stay connected.
-TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
+TEST_P(Door, IsOpenToRanksHoweverManyStrangersStandThere) {
   allow_many_sockets();
   constexpr int64_t crowd = 2500, most_inside = 1024;
   const int64_t files_before = num_open_files();
@@ -148,7 +148,7 @@ TEST_P(Door, is_open_to_ranks_however_many_strangers_stand_there) {
   EXPECT_EQ(guests.size(), 1U);
 }
 
-TEST_P(Door, has_the_address_that_it_was_asked_for_and_no_other) {
+TEST_P(Door, HasTheAddressThatItWasAskedForAndNoOther) {
   EXPECT_EQ(door_.address().host, GetParam());
   const TcpSocket guest = knock(door_, {});
   EXPECT_EQ(own_host_of(guest), GetParam());
@@ -159,12 +159,12 @@ INSTANTIATE_TEST_SUITE_P(hosts, Door, testing::Values("127.0.0.1", "::1"), [](co
   return std::string(std::string_view(host.param) == "::1" ? "ipv6" : "ipv4");
 });
 
-TEST(Addresses, that_are_not_here_are_refused) {
+TEST(Addresses, ThatAreNotHereAreRefused) {
   EXPECT_THROW(TcpDoor("192.0.2.1", token(), 2), UserError);  // from the block for documentation, RFC 5737
   EXPECT_THROW(own_host_towards("no-such-host.invalid", 80), UserError);
 }
 
-TEST(Addresses, that_are_of_this_machine_alone_stay_so) {
+TEST(Addresses, ThatAreOfThisMachineAloneStaySo) {
   EXPECT_EQ(own_host_towards("127.0.0.1", 80), "127.0.0.1");
   EXPECT_EQ(own_host_towards("127.0.0.9", 80).substr(0, 4), "127.");
   EXPECT_EQ(own_host_towards("::1", 80), "::1");
@@ -172,7 +172,7 @@ TEST(Addresses, that_are_of_this_machine_alone_stay_so) {
   EXPECT_TRUE(own == "::1" || own == "127.0.0.1") << own;
 }
 
-TEST(Listeners, are_waited_for_until_they_are_there_or_it_is_useless) {
+TEST(Listeners, AreWaitedForUntilTheyAreThereOrItIsUseless) {
   const TcpDoor door("127.0.0.1", token(), 2);
   EXPECT_TRUE(wait_for_listener("127.0.0.1", door.address().port, 10));
   int64_t free_port = 0;
@@ -186,7 +186,7 @@ TEST(Listeners, are_waited_for_until_they_are_there_or_it_is_useless) {
   EXPECT_FALSE(wait_for_listener("no-such-host.invalid", 80, 1000, [] { return true; }));
 }
 
-TEST(Ports, are_taken_at_one_address_where_it_is_a_number) {
+TEST(Ports, AreTakenAtOneAddressWhereItIsANumber) {
   const TcpSocket taken = bind_to("127.0.0.1", 0);
   ASSERT_TRUE(taken.is_open());
   EXPECT_EQ(own_host_of(taken), "127.0.0.1");
@@ -194,7 +194,7 @@ TEST(Ports, are_taken_at_one_address_where_it_is_a_number) {
   EXPECT_FALSE(bind_to("localhost", 0).is_open()) << "which of its addresses?";
 }
 
-TEST(Addresses, of_one_s_own_name_lead_out_where_anything_does) {
+TEST(Addresses, OfOneSOwnNameLeadOutWhereAnythingDoes) {
   EXPECT_NE(own_host_towards("127.0.0.1", 80), "");
   EXPECT_NE(make_token(), make_token());
 }

@@ -12,7 +12,7 @@
 namespace copus {
 namespace {
 
-TEST(SharedCounter, reaches_targets_across_its_wrap) {
+TEST(SharedCounter, ReachesTargetsAcrossItsWrap) {
   SharedCounter counter{};
   EXPECT_TRUE(counter.reached(0));
   EXPECT_FALSE(counter.reached(1));
@@ -25,7 +25,7 @@ TEST(SharedCounter, reaches_targets_across_its_wrap) {
 }
 
 // Two threads that always sleep immediately: a lost wake-up would cost the whole sleep time.
-TEST(SharedCounter, loses_no_wake_up) {
+TEST(SharedCounter, LosesNoWakeUp) {
   constexpr uint32_t turns = 1000;
   constexpr double sleep_seconds = 0.9;
   SharedCounter here{};
@@ -61,7 +61,7 @@ class NotingHealth : public Health {
   std::optional<FailureReport> failure_;
 };
 
-TEST(Wait, ends_at_its_deadline_and_counts_as_waiting_until_then) {
+TEST(Wait, EndsAtItsDeadlineAndCountsAsWaitingUntilThen) {
   NotingHealth health;
   const WaitPolicy policy = wait_policy(health, 0.01, 1'000'000);
   EXPECT_EQ(policy.spin.count(), 0) << "ranks outnumber the cores";
@@ -89,14 +89,14 @@ class StoppingHealth : public NotingHealth {
   mutable int looks_ = 0;
 };
 
-TEST(Wait, does_not_count_the_time_for_which_its_process_was_stopped) {
+TEST(Wait, DoesNotCountTheTimeForWhichItsProcessWasStopped) {
   SharedCounter counter{};
   StoppingHealth health(counter);
   const WaitPolicy policy = wait_policy(health, 1, 1'000'000);
   EXPECT_TRUE(Wait(policy).until(counter, 1));
 }
 
-TEST(Wait, throws_once_the_job_has_failed) {
+TEST(Wait, ThrowsOnceTheJobHasFailed) {
   NotingHealth health;
   const WaitPolicy policy = wait_policy(health, 600, 1);
   health.report({0, "step 2", "out of memory"});

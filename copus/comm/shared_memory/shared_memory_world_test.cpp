@@ -33,7 +33,7 @@
 namespace copus {
 namespace {
 
-TEST(Groups, keep_their_place_when_their_ranks_join_again) {
+TEST(Groups, KeepTheirPlaceWhenTheirRanksJoinAgain) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
   for (int64_t round = 0; round < 3; ++round) {
     std::vector<std::thread> threads;
@@ -77,7 +77,7 @@ std::vector<int> run_processes(int64_t size, double wait_seconds, const std::fun
   return codes;
 }
 
-TEST(Processes, random_operations_give_what_they_should) {
+TEST(Processes, RandomOperationsGiveWhatTheyShould) {
   const auto codes = run_processes(4, default_wait_seconds, [](World& world) {
     const std::string error = run_random_operations(world, 11, 200);
     if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
@@ -117,13 +117,13 @@ int gather_changing_parts(World& world, float* memory = nullptr) {
   return 0;
 }
 
-TEST(Processes, gather_what_lies_in_each_others_memory) {
+TEST(Processes, GatherWhatLiesInEachOthersMemory) {
   const auto codes = run_processes(3, default_wait_seconds, [](World& world) { return gather_changing_parts(world); });
   EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
 // One member's part is in memory that only its owner can read, such as some device memory.
-TEST(Processes, gather_the_same_where_some_memory_is_its_owners_alone) {
+TEST(Processes, GatherTheSameWhereSomeMemoryIsItsOwnersAlone) {
   constexpr size_t bytes = 90000 * sizeof(float);
   const Descriptor file(static_cast<int>(syscall(SYS_memfd_secret, 0)));
   if (file.number() < 0 || ftruncate(file.number(), bytes) != 0) GTEST_SKIP() << "this system has no secret memory";
@@ -136,7 +136,7 @@ TEST(Processes, gather_the_same_where_some_memory_is_its_owners_alone) {
   EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
-TEST(Processes, gather_the_same_where_one_may_not_read_the_others) {
+TEST(Processes, GatherTheSameWhereOneMayNotReadTheOthers) {
   // Without seccomp this call fails too, but with another error.
   const bool has_rules = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr, 0, 0) == -1 && errno == EFAULT;
   if (!has_rules) GTEST_SKIP() << "this system has no seccomp";
@@ -147,7 +147,7 @@ TEST(Processes, gather_the_same_where_one_may_not_read_the_others) {
   EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
-TEST(Processes, name_one_that_is_gone) {
+TEST(Processes, NameOneThatIsGone) {
   const auto codes = run_processes(3, 0.5, [](World& world) {
     if (world.rank() == 1) return 0;
     try {
@@ -196,7 +196,7 @@ int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& ep
   return run_random_operations(*world, 5, 50).empty() ? 0 : 5;
 }
 
-TEST(Processes, leave_a_failed_epoch_with_everything_under_way_and_join_the_next) {
+TEST(Processes, LeaveAFailedEpochWithEverythingUnderWayAndJoinTheNext) {
   const auto epochs = std::vector{std::make_shared<SharedSegment>(SharedSegment::create(3)),
                                   std::make_shared<SharedSegment>(SharedSegment::create(2))};
   std::array<int, 2> begun{};
@@ -223,7 +223,7 @@ TEST(Processes, leave_a_failed_epoch_with_everything_under_way_and_join_the_next
   }
 }
 
-TEST(Counters, of_rounds_and_rings_wrap) {
+TEST(Counters, OfRoundsAndRingsWrap) {
   const auto segment = std::make_shared<SharedSegment>(SharedSegment::create(2));
   for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 1}, std::vector<int64_t>{1, 0}}) {
     const GroupArea area = SegmentTable(segment->address()).find_or_add_group(ranks);
@@ -242,7 +242,7 @@ TEST(Counters, of_rounds_and_rings_wrap) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Segment, goes_on_with_the_clock_of_another_one) {
+TEST(Segment, GoesOnWithTheClockOfAnotherOne) {
   const SharedSegment first = SharedSegment::create(2);
   const auto next = std::make_shared<SharedSegment>(SharedSegment::create(1, first.start()));
   EXPECT_EQ(next->start(), first.start());
@@ -250,7 +250,7 @@ TEST(Segment, goes_on_with_the_clock_of_another_one) {
   EXPECT_GE(world->clock().now(), 0);
 }
 
-TEST(Segment, opens_only_what_is_one) {
+TEST(Segment, OpensOnlyWhatIsOne) {
   const SharedSegment segment = SharedSegment::create(3);
   EXPECT_THROW(SharedSegment::open(Descriptor(dup(segment.descriptor())), 4), InternalError);
   EXPECT_THROW(SharedSegment::open(Descriptor(dup(0)), 3), InternalError);

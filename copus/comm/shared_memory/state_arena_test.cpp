@@ -58,7 +58,7 @@ class NaiveSpace {
   int64_t high_water_ = 0;
 };
 
-TEST(ArenaSpace, is_first_fit_in_any_sequence) {
+TEST(ArenaSpace, IsFirstFitInAnySequence) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     std::mt19937_64 random(seed);
     ArenaSpace space;
@@ -91,7 +91,7 @@ TEST(ArenaSpace, is_first_fit_in_any_sequence) {
   }
 }
 
-TEST(ArenaSpace, a_copy_is_a_trial) {
+TEST(ArenaSpace, ACopyIsATrial) {
   ArenaSpace space;
   const int64_t first = space.allocate(1);
   space.allocate(1);
@@ -103,7 +103,7 @@ TEST(ArenaSpace, a_copy_is_a_trial) {
   EXPECT_EQ(space.bytes_at(first), page);
 }
 
-TEST(ArenaSpace, refuses_what_is_no_allocation) {
+TEST(ArenaSpace, RefusesWhatIsNoAllocation) {
   ArenaSpace space;
   EXPECT_THROW(space.allocate(0), InternalError);
   space.allocate(1);
@@ -137,13 +137,13 @@ void share(World& world) {
   }
 }
 
-TEST(StateArena, is_read_by_threads) {
+TEST(StateArena, IsReadByThreads) {
   for (const int64_t size : {1, 2, 5}) run_ranks_as_threads(size, share);
 }
 
-TEST(StateArena, a_single_rank_has_one) { share(*single_rank_world()); }
+TEST(StateArena, ASingleRankHasOne) { share(*single_rank_world()); }
 
-TEST(StateArena, is_read_by_processes) { EXPECT_EQ(run_ranks_as_processes(3, share), std::vector<int>(3, 0)); }
+TEST(StateArena, IsReadByProcesses) { EXPECT_EQ(run_ranks_as_processes(3, share), std::vector<int>(3, 0)); }
 
 // Kilobytes of the shared memory that this process has touched.
 int64_t touched_kib(const StateArena& arena, int64_t end) {
@@ -152,7 +152,7 @@ int64_t touched_kib(const StateArena& arena, int64_t end) {
   return std::count_if(present.begin(), present.end(), [](unsigned char one) { return (one & 1) != 0; }) * 4;
 }
 
-TEST(StateArena, takes_memory_only_where_asked) {
+TEST(StateArena, TakesMemoryOnlyWhereAsked) {
   const auto arena = StateArena::join(*single_rank_world());
   ASSERT_NE(arena, nullptr);
   const int64_t end = 16 * huge_page;
@@ -163,7 +163,7 @@ TEST(StateArena, takes_memory_only_where_asked) {
   EXPECT_EQ(touched_kib(*arena, end), 5 * huge_page / 1024);
 }
 
-TEST(StateArena, prefault_keeps_what_is_there) {
+TEST(StateArena, PrefaultKeepsWhatIsThere) {
   const auto arena = StateArena::join(*single_rank_world());
   ASSERT_NE(arena, nullptr);
   const int64_t count = 3 * huge_page / 8;
@@ -175,7 +175,7 @@ TEST(StateArena, prefault_keeps_what_is_there) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(StateArena, prefault_fails_where_there_is_no_more) {
+TEST(StateArena, PrefaultFailsWhereThereIsNoMore) {
   const auto arena = StateArena::join(*single_rank_world());
   ASSERT_NE(arena, nullptr);
   EXPECT_FALSE(arena->prefault(arena->reserved_bytes() + 1));
@@ -186,7 +186,7 @@ TEST(StateArena, prefault_fails_where_there_is_no_more) {
 constexpr const char* needs_descriptors = "UndefinedBehaviorSanitizer checks an object's type by a pipe";
 
 // One rank can create no file, or can create one but open no other.
-TEST(StateArena, is_had_by_all_ranks_or_by_none) {
+TEST(StateArena, IsHadByAllRanksOrByNone) {
   if (under_address_sanitizer) GTEST_SKIP() << needs_descriptors;
   for (const int files : {0, 1}) {
     const auto body = [files](World& world) {
@@ -204,7 +204,7 @@ TEST(StateArena, is_had_by_all_ranks_or_by_none) {
 }
 
 // The dead owner's memory stays readable without a fault. A rank that notices the death ends the job.
-TEST(StateArena, outlives_its_owner) {
+TEST(StateArena, OutlivesItsOwner) {
   const auto body = [](World& world) {
     const auto arena = StateArena::join(world);
     ASSERT_NE(arena, nullptr);
@@ -225,7 +225,7 @@ TEST(StateArena, outlives_its_owner) {
 std::string long_record(int64_t number) { return concat(number, std::string(100'000 + number, 'r')); }
 
 // A later reader finds the last complete record, here after the owner has died while writing records in a row.
-TEST(StateArena, a_record_outlives_its_owner_and_is_whole) {
+TEST(StateArena, ARecordOutlivesItsOwnerAndIsWhole) {
   const auto body = [](World& world) {
     const auto arena = StateArena::join(world);
     ASSERT_NE(arena, nullptr);
@@ -314,7 +314,7 @@ bool join_or_rejoin(World& world, const std::vector<int64_t>& processes, std::un
   return arena != nullptr;
 }
 
-TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
+TEST(StateArena, GoesThroughEpochsWithThoseOfProcessesThatHaveEnded) {
   const Epochs epochs({{0, 1, 2}, {0, 2, 3}, {2, 3, 4}, {2, 4}});
   const auto body = [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
     const std::vector<int64_t>& processes = epochs.members(epoch);
@@ -358,7 +358,7 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
 
 // Ranks that believe they are on two machines. Each maps the arenas of its own machine, including that of an ended
 // process, as long as another process of that machine remains.
-TEST(StateArena, is_shared_within_a_machine) {
+TEST(StateArena, IsSharedWithinAMachine) {
   const Epochs epochs({{0, 1, 2, 3, 4}, {0, 1, 3}, {0, 3, 5, 6}});
   const std::map<int64_t, int64_t> machines = {{0, 7}, {1, 7}, {2, 7}, {3, 9}, {4, 9}, {5, 7}, {6, 8}};
   const auto body = [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
@@ -391,7 +391,7 @@ TEST(StateArena, is_shared_within_a_machine) {
   EXPECT_TRUE(epochs.run(7, body));
 }
 
-TEST(StateArena, a_newcomer_that_was_cut_off_may_come_again_with_another_one) {
+TEST(StateArena, ANewcomerThatWasCutOffMayComeAgainWithAnotherOne) {
   const Epochs epochs({{0, 1}, {0, 1}});
   EXPECT_TRUE(epochs.run(2, [&](int64_t epoch, World& world, std::unique_ptr<StateArena>& arena) {
     if (epoch == 1 && world.rank() == 1) arena.reset();
@@ -402,7 +402,7 @@ TEST(StateArena, a_newcomer_that_was_cut_off_may_come_again_with_another_one) {
   }));
 }
 
-TEST(StateArena, is_had_by_newcomers_and_members_or_by_none) {
+TEST(StateArena, IsHadByNewcomersAndMembersOrByNone) {
   if (under_address_sanitizer) GTEST_SKIP() << needs_descriptors;
   for (const int64_t short_of_files : {0, 1}) {
     const Epochs epochs({{0}, {0, 1}});
@@ -418,7 +418,7 @@ TEST(StateArena, is_had_by_newcomers_and_members_or_by_none) {
   }
 }
 
-TEST(StateArena, a_rank_that_dies_meanwhile_is_a_failure_and_no_wait) {
+TEST(StateArena, ARankThatDiesMeanwhileIsAFailureAndNoWait) {
   const auto body = [](World& world) {
     if (world.rank() == 1) throw UserError("gone");
     StateArena::join(world);

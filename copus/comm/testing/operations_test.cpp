@@ -61,7 +61,7 @@ std::string name_of_case(const testing::TestParamInfo<std::tuple<WorldKind, int6
   return name_of(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
 }
 
-TEST_P(Collectives, all_reduce_equals_the_sum_in_the_order_of_the_members) {
+TEST_P(Collectives, AllReduceEqualsTheSumInTheOrderOfTheMembers) {
   run([&](World& world) {
     for (const auto& [type, count] : all_cases()) {
       for (const Reduction reduction : all_reductions) {
@@ -78,7 +78,7 @@ TEST_P(Collectives, all_reduce_equals_the_sum_in_the_order_of_the_members) {
   });
 }
 
-TEST_P(Collectives, all_reduce_of_many_pieces_equals_that_of_its_parts) {
+TEST_P(Collectives, AllReduceOfManyPiecesEqualsThatOfItsParts) {
   const int64_t count = (5 << 20) + 17;
   run([&](World& world) {
     const Bytes input = make_data(count, DataType::bfloat16, static_cast<uint64_t>(world.rank()));
@@ -92,7 +92,7 @@ TEST_P(Collectives, all_reduce_of_many_pieces_equals_that_of_its_parts) {
   });
 }
 
-TEST_P(Collectives, reduce_scatter_and_all_gather_agree_with_the_reference_and_with_all_reduce) {
+TEST_P(Collectives, ReduceScatterAndAllGatherAgreeWithTheReferenceAndWithAllReduce) {
   run([&](World& world) {
     const int64_t rank = world.rank();
     for (const auto& [type, total] : all_cases()) {
@@ -126,7 +126,7 @@ TEST_P(Collectives, reduce_scatter_and_all_gather_agree_with_the_reference_and_w
   });
 }
 
-TEST_P(Collectives, broadcast_gives_the_data_of_every_root) {
+TEST_P(Collectives, BroadcastGivesTheDataOfEveryRoot) {
   run([&](World& world) {
     for (const auto& [type, count] : all_cases()) {
       const auto inputs = make_inputs(size(), count, type, 2);
@@ -149,7 +149,7 @@ using Groups = AllWorlds;
 using Asynchronous = AllWorlds;
 using Messages = AllWorlds;
 
-TEST_P(Groups, overlap_and_may_be_asked_for_in_any_order) {
+TEST_P(Groups, OverlapAndMayBeAskedForInAnyOrder) {
   const std::vector<std::vector<int64_t>> groups = {{0, 1}, {2, 3}, {0, 2},       {1, 3},      {3, 1},
                                                     {0, 3}, {1, 2}, {0, 1, 2, 3}, {3, 2, 1, 0}};
   run_ranks(GetParam(), 4, [&](World& world) {
@@ -174,7 +174,7 @@ TEST_P(Groups, overlap_and_may_be_asked_for_in_any_order) {
   });
 }
 
-TEST_P(Asynchronous, operations_of_several_groups_run_beside_each_other) {
+TEST_P(Asynchronous, OperationsOfSeveralGroupsRunBesideEachOther) {
   const int64_t count = 100'000;
   run_ranks(GetParam(), 4, [&](World& world) {
     const int64_t rank = world.rank();
@@ -196,7 +196,7 @@ TEST_P(Asynchronous, operations_of_several_groups_run_beside_each_other) {
   });
 }
 
-TEST_P(Messages, larger_than_their_ring_cross_each_other) {
+TEST_P(Messages, LargerThanTheirRingCrossEachOther) {
   const int64_t count = (5 << 20) + 3;
   const auto inputs = make_inputs(3, count, DataType::byte, 3);
   run_ranks(GetParam(), 3, [&](World& world) {
@@ -216,7 +216,7 @@ TEST_P(Messages, larger_than_their_ring_cross_each_other) {
   });
 }
 
-TEST_P(Messages, arrive_in_order_whatever_their_size_and_wherever_the_ring_ends) {
+TEST_P(Messages, ArriveInOrderWhateverTheirSizeAndWhereverTheRingEnds) {
   std::vector<int64_t> sizes;
   for (uint64_t i = 0; i < 300; ++i) {
     const auto bits = static_cast<int64_t>(mix_bits(i) >> 1);
@@ -244,7 +244,7 @@ TEST_P(Messages, arrive_in_order_whatever_their_size_and_wherever_the_ring_ends)
   });
 }
 
-TEST_P(Messages, that_fit_need_no_receiver) {
+TEST_P(Messages, ThatFitNeedNoReceiver) {
   run_ranks(GetParam(), 2, [](World& world) {
     Communicator& everyone = world.everyone();
     const std::vector<float> activations(256 << 10, 1.5F);
@@ -257,7 +257,7 @@ TEST_P(Messages, that_fit_need_no_receiver) {
   });
 }
 
-TEST_P(Messages, are_received_later_than_the_receives_are_started) {
+TEST_P(Messages, AreReceivedLaterThanTheReceivesAreStarted) {
   run_ranks(GetParam(), 2, [](World& world) {
     Communicator& everyone = world.everyone();
     const auto content = [](int64_t from, uint64_t number) {
@@ -291,7 +291,7 @@ INSTANTIATE_TEST_SUITE_P(worlds, Messages, testing::ValuesIn(world_kinds), name_
 
 class Stress : public Collectives {};
 
-TEST_P(Stress, random_operations_in_overlapping_groups_give_what_they_should) {
+TEST_P(Stress, RandomOperationsInOverlappingGroupsGiveWhatTheyShould) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     run([&](World& world) { EXPECT_EQ(run_random_operations(world, seed, 150), ""); });

@@ -80,8 +80,8 @@ void Controller::check_schedule_fits() {
   }
 }
 
-void Controller::resumed() {
-  if (learner_ && job_->warms_up()) learner_->resumed();
+void Controller::mark_resumed() {
+  if (learner_ && job_->warms_up()) learner_->begin_warm_up();
 }
 
 std::vector<std::string> Controller::save_state() {
@@ -346,7 +346,7 @@ void Controller::report(const SwitchReport& report) {
   } else {
     note_refusal(report);
     // A roll-back has released and allocated memory again, so the next steps are slower and warm up once more.
-    if (learner_ && report.outcome == SwitchReport::Outcome::rolled_back) learner_->resumed();
+    if (learner_ && report.outcome == SwitchReport::Outcome::rolled_back) learner_->begin_warm_up();
   }
   if (report.outcome != SwitchReport::Outcome::vetoed) restart_counting(report.pause_seconds);
   list_candidates();

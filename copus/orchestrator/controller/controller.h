@@ -96,7 +96,7 @@ class Controller {
   // Call when the run resumes in a new process. The process' first steps set up memory and caches, so they are not
   // measured. Decisions are due at the same steps as without the interruption, so that the learning rate changes at the
   // same steps.
-  void resumed();
+  void mark_resumed();
   // Call after every step, before anything else that happens at its boundary.
   Reaction observe(const Observation& observation);
   // Records the outcome of an intent. The controller does not again choose a configuration that was vetoed or rolled

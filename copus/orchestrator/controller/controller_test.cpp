@@ -668,7 +668,7 @@ TEST_F(ControllerTest, TheFirstStepsOfAnotherProcessDoNotCount) {
   Course course;
   run_steps(job, steered, 5, course);
   const Knowledge known = steered.knowledge();
-  steered.resumed();
+  steered.mark_resumed();
   run_steps(job, steered, StepTimeLearner::warm_up_steps, course,
             [](Observation& observation) { observation.step_seconds *= 50; });
   EXPECT_EQ(steered.knowledge(), known);

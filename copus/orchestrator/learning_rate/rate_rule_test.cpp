@@ -139,7 +139,7 @@ TEST_F(RateInARun, IsTheSameInARunThatIsResumed) {
       }
     };
     go_on(resumed_after);
-    controller.resumed();
+    controller.mark_resumed();
     go_on(40 - resumed_after);
     return rates;
   };

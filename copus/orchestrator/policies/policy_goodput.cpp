@@ -47,7 +47,7 @@ constexpr double share_to_save_by_relayouts = 0.003;
 // look better, by more than any threshold. The price rises with every turn that follows soon after another turn, and
 // falls with the time since. So a candidate with a larger gain waits less, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
-constexpr double soon = 8;             // a turn within this many times patience() follows soon
+constexpr double quick_turn = 8;       // a turn within this many times patience() follows soon
 
 double noise_at(const NoiseTrace& trace, double consumed_samples) {
   const auto after = std::upper_bound(trace.begin(), trace.end(), consumed_samples,
@@ -201,7 +201,7 @@ class GoodputPolicy : public Policy {
     if (direction != 0) {
       const double stayed = static_cast<double>(switched_at - batch_switched_at_);
       if (direction == -direction_) {
-        turns_ = stayed < soon * patience() ? turns_ + 1 : 0;
+        turns_ = stayed < quick_turn * patience() ? turns_ + 1 : 0;
       } else {
         turns_ = std::max(0, turns_ - 1);
       }

@@ -90,7 +90,7 @@ void StepTimeLearner::change_configuration(const Configuration& configuration) {
   expected_at_first_ = expected_ = known_before_.correct(configuration_, parts_);
 }
 
-void StepTimeLearner::resumed() { begin_anew(); }
+void StepTimeLearner::begin_warm_up() { begin_anew(); }
 
 void StepTimeLearner::begin_anew() {
   known_before_ = knowledge();

@@ -56,7 +56,7 @@ class StepTimeLearner {
   void add(double step_seconds);
   // Make the next steps warm-up steps, because the run has changed its configuration or resumed in a new process.
   void change_configuration(const Configuration& configuration);
-  void resumed();
+  void begin_warm_up();
 
   void visit_state(StateValues& values);
 

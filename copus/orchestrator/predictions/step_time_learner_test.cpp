@@ -55,7 +55,7 @@ TEST_F(StepTimeLearnerTest, TheFirstStepsOfAProcessAndSlowOnesDoNotCount) {
   for (int64_t i = 0; i < 50; ++i) run.add(i % 7 == 3 ? 9 * usual : usual);
   EXPECT_NEAR(run.expected().seconds / usual, 1, 0.01);
   const Knowledge known = run.knowledge();
-  run.resumed();
+  run.begin_warm_up();
   EXPECT_EQ(run.knowledge(), known);
   add(run, 50 * usual, StepTimeLearner::warm_up_steps);
   EXPECT_EQ(run.knowledge(), known) << "of another process";

@@ -191,7 +191,7 @@ class Follower {
   }
 
   std::optional<std::string> apply(const ControllerResumed&) {
-    controller_.resumed();
+    controller_.mark_resumed();
     return std::nullopt;
   }
 
@@ -339,7 +339,7 @@ std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::strin
     for (; event != events.end() && step_of(*event) <= record.step; ++event) {
       if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);
       if (const auto* change = std::get_if<RanksChanged>(&*event)) controller.ranks_changed(*change);
-      if (std::holds_alternative<ControllerResumed>(*event)) controller.resumed();
+      if (std::holds_alternative<ControllerResumed>(*event)) controller.mark_resumed();
       if (const auto* calibration = std::get_if<RunCalibration>(&*event)) controller.calibrated(*calibration);
     }
   }

@@ -617,7 +617,7 @@ TEST_F(DecisionReplayTest, TheFirstStepsOfAnotherProcessAreLeftOutAgain) {
     go_on(job, controller, 1, 100);
   }
   auto resumed = bring_up_to_date(config_, records(), events(), 100);
-  resumed->controller.resumed();
+  resumed->controller.mark_resumed();
   {
     DecisionLog(directory_, 100).append(ControllerResumed{.step = 100});
   }

@@ -95,7 +95,7 @@ class Regrouping {
     if (holders_.empty()) return std::nullopt;
     result_.after_step = latest_step();
     share_addresses();
-    cast();
+    assign_actors();
     complete_step();
     share_training();
     complete_for_the_ended();
@@ -182,7 +182,7 @@ class Regrouping {
   // ended rank gets a member that can read its arena, the one that acts for the fewest ranks so far. If no member can
   // read the arena, the rank's state survives only in copies on other ranks. A member that no longer holds its state
   // has a new arena or has reused its memory.
-  void cast() {
+  void assign_actors() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
     std::vector<int64_t> reads(ended), all(ended * members_.size());
@@ -549,7 +549,7 @@ class Regrouping {
     for (size_t bucket = 0; bucket < prepared.buckets.size(); ++bucket) {
       state[bucket].gradient = allocate_gradient(prepared.buckets[bucket], dtype_, mover.memory());
     }
-    journal_in(state_.journal).rest(rest.training.optimizer_steps);
+    journal_in(state_.journal).mark_complete(rest.training.optimizer_steps);
 
     tell("settling");
     state_.moved.emplace(StateAtRest{.training = rest.training, .mine = state, .all = {}});

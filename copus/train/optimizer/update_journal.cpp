@@ -56,7 +56,7 @@ void UpdateJournal::protect(int64_t piece, std::span<const std::span<std::byte>>
 
 void UpdateJournal::done(int64_t piece) { header_.done.store(piece + 1, std::memory_order_release); }
 
-void UpdateJournal::rest(int64_t number) {
+void UpdateJournal::mark_complete(int64_t number) {
   // This order never lets a completed update look incomplete.
   header_.done.store(complete, std::memory_order_release);
   header_.copied.store(0, std::memory_order_release);

@@ -30,7 +30,7 @@ class UpdateJournal {
   void done(int64_t piece);
 
   // Records that update `number` is complete, by whichever process. The state is complete in any layout.
-  void rest(int64_t number);
+  void mark_complete(int64_t number);
 
  private:
   struct Header;

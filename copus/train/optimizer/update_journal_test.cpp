@@ -69,7 +69,7 @@ TEST(UpdateJournal, AnUpdateThatWasInterruptedAnywhereAnyNumberOfTimesIsMadeOnce
 
 TEST(UpdateJournal, AStateAtRestIsNotUpdatedAgain) {
   Memory memory;
-  memory.open().rest(12);
+  memory.open().mark_complete(12);
   update(memory, 12, 1000);
   EXPECT_EQ(memory.state, Memory().state);
   update(memory, 13, 1000);

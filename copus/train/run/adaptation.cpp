@@ -106,7 +106,7 @@ ControllerStart start_controller(const RunPlan& plan, const TrainingState& state
       } else if (replayed->controller.current() != plan.start) {
         note = "the run goes on in another configuration than it was in";
       } else {
-        replayed->controller.resumed();
+        replayed->controller.mark_resumed();
         const int64_t state_step = latest_state_step(events, *before);
         if (plan.changes.empty() || state_step == before->step) {
           return {std::move(replayed->controller), ControllerResumed{after_step}, before->step, state_step,

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::milliseconds between_looks_at_disks(5);
+constexpr std::chrono::milliseconds between_disk_polls(5);
 
 fs::path nearest_folder(const fs::path& directory) {
   std::error_code ignored;
@@ -110,7 +110,7 @@ std::string RunCheckpoints::begin(int64_t step, int64_t bytes) {
   return folder_->has_begun() ? name : "";
 }
 
-void RunCheckpoints::look() {
+void RunCheckpoints::poll() {
   if (part_ == nullptr) return;
   if (slowest_of_all(part_->is_done() ? DiskState::done : DiskState::works) == DiskState::done) settle();
 }
@@ -119,7 +119,7 @@ void RunCheckpoints::look() {
 bool RunCheckpoints::finish() {
   DiskWatch watch;
   while (true) {
-    look();
+    poll();
     if (part_ == nullptr && waits_) break;
     const DiskState slowest = slowest_of_all(state_of_disk(watch));
     if (part_ == nullptr && slowest == DiskState::done) break;
@@ -128,7 +128,7 @@ bool RunCheckpoints::finish() {
       forget();
       return false;
     }
-    std::this_thread::sleep_for(between_looks_at_disks);
+    std::this_thread::sleep_for(between_disk_polls);
   }
   if (folder_ != nullptr) folder_->finish();
   return true;

@@ -38,9 +38,9 @@ class RunCheckpoints {
   // Lets rank 0 complete the checkpoint in the background, if all ranks' files are on disk by now. Throws UserError if
   // a rank's disk failed; then nothing of the checkpoint remains, and older ones are unchanged. If the folder has been
   // deleted, drops the checkpoint without an error.
-  void look();
+  void poll();
 
-  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as look() does, and UserError that
+  // Waits until the checkpoint is complete. Returns false if it was given up. Throws as poll() does, and UserError that
   // names a rank whose disk has completed no file for `wait_seconds`.
   bool finish();
 

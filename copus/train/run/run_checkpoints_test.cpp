@@ -134,7 +134,7 @@ TEST_F(RunCheckpointsTest, TrainingGoesOnWhileADiskWrites) {
     EXPECT_EQ(latest_checkpoint(root_), std::nullopt) << "nothing is complete before all ranks have said so";
     trainer.step();
     while (true) {
-      checkpoints.look();
+      checkpoints.poll();
       int64_t is_there = latest_checkpoint(root_) ? 1 : 0;
       world.everyone().broadcast(&is_there, 1, DataType::int64, 0);
       if (is_there == 1) break;

@@ -17,7 +17,7 @@ RunControl::~RunControl() {
   if (forced_) files_.reply(*forced_, ended);
 }
 
-std::optional<SwitchIntent> RunControl::look(int64_t step, bool standing) {
+std::optional<SwitchIntent> RunControl::obey_commands(int64_t step, bool standing) {
   std::optional<SwitchIntent> intent;
   std::vector<ControlFiles::Received> received = std::exchange(waiting_, {});
   for (ControlFiles::Received& newer : files_.take()) received.push_back(std::move(newer));

@@ -22,7 +22,7 @@ class RunControl {
 
   // Executes the commands that have arrived since the last call; call it between two steps. Returns the switch that the
   // ranks must make, if any. `standing`: whether the run is paused.
-  std::optional<SwitchIntent> look(int64_t step, bool standing);
+  std::optional<SwitchIntent> obey_commands(int64_t step, bool standing);
   // Answers the user who requested the switch, if any. `text`: its outcome.
   void after_switch(const SwitchReport& report, const std::string& text);
 

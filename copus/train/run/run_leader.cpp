@@ -41,7 +41,7 @@ void RunLeader::introduce(const Dataset& dataset, const World& world) {
       step_times != nullptr ? std::optional(concat(step_times->introduction(), "; ", known_->grounds)) : std::nullopt);
 }
 
-void RunLeader::add(StepRecord record, Trainer& trainer) {
+void RunLeader::log_step(StepRecord record, Trainer& trainer) {
   if (const auto& step_times = adaptation_->controller().step_times()) {
     record.predicted_step_seconds = step_times->expected().seconds;
   }
@@ -53,9 +53,9 @@ void RunLeader::add(StepRecord record, Trainer& trainer) {
   announce(reaction.intent, trainer);
 }
 
-void RunLeader::look(int64_t step, bool standing, Trainer& trainer) {
+void RunLeader::obey_commands(int64_t step, bool standing, Trainer& trainer) {
   keep_directory();
-  announce(control_->look(step, standing), trainer);
+  announce(control_->obey_commands(step, standing), trainer);
 }
 
 void RunLeader::keep_directory() {
@@ -65,7 +65,7 @@ void RunLeader::keep_directory() {
   });
 }
 
-void RunLeader::add(const SwitchReport& report, const Trainer& trainer) {
+void RunLeader::log_switch(const SwitchReport& report, const Trainer& trainer) {
   control_->after_switch(report, adaptation_->after_switch(report));
   output_->add(report);
   if (stragglers_ && report.from.strategy != trainer.configuration().strategy) {
@@ -73,7 +73,7 @@ void RunLeader::add(const SwitchReport& report, const Trainer& trainer) {
   }
 }
 
-void RunLeader::add(const RanksChanged& change, Trainer& trainer) {
+void RunLeader::log_ranks_changed(const RanksChanged& change, Trainer& trainer) {
   trainer.withdraw();
   output_->note(concat("step ", change.after_step, ": ", change.reason, "; ", to_string(change.to), " on ",
                        change.to.strategy.world_size(), " of ", change.ranks, " ranks; pause ",

@@ -37,24 +37,24 @@ class RunLeader {
   RunControl& control() { return *control_; }
 
   // Logs a step of the trainer, decides, and announces to the trainer what ranks must do.
-  void add(StepRecord record, Trainer& trainer);
-  // look() executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
-  void look(int64_t step, bool standing, Trainer& trainer);
+  void log_step(StepRecord record, Trainer& trainer);
+  // Executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
+  void obey_commands(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
   // Returns whether to write a checkpoint as soon as all ranks can: the run directory was made again without the
   // earlier ones, or a checkpoint was given up.
   bool wants_checkpoint() { return wants_checkpoint_ && output_->checkpoints().is_in_place(); }
   void ask_for_checkpoint() { wants_checkpoint_ = true; }
   // Call when a checkpoint has been started.
-  void has_begun_checkpoint() { wants_checkpoint_ = false; }
-  void add(const SwitchReport& report, const Trainer& trainer);
+  void mark_checkpoint_begun() { wants_checkpoint_ = false; }
+  void log_switch(const SwitchReport& report, const Trainer& trainer);
   // Returns the calibration by branches that is due after the latest step, if any.
   std::optional<CalibrationRequest> calibration_due() const { return adaptation_->controller().calibration_due(); }
   // Forecasts how long its branches take, on the run's clock.
   double seconds_of(const CalibrationRequest& request) const;
   // Tells the user that branches pause training after this step, and for about how long.
   void begin_calibration(const CalibrationRequest& request, int64_t step);
-  void add(const RunCalibration& calibration) { adaptation_->after_calibration(calibration); }
+  void log_calibration(const RunCalibration& calibration) { adaptation_->after_calibration(calibration); }
   const std::vector<MeasuredCriticalBatch>& critical_batches() const {
     return adaptation_->controller().calibrations().critical_batches();
   }
@@ -63,7 +63,7 @@ class RunLeader {
   // Announces decisions from before an interruption that no step has passed on to the other ranks.
   void go_on_adapting(Trainer& trainer) const;
   // Continues with other ranks; cancels a pending switch.
-  void add(const RanksChanged& change, Trainer& trainer);
+  void log_ranks_changed(const RanksChanged& change, Trainer& trainer);
 
   // Returns once everything in the logs that a resumed run reads is durable on disk.
   void sync_logs();

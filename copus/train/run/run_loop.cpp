@@ -33,7 +33,7 @@ constexpr double assumed_bytes_per_second = 50e6;
 constexpr std::chrono::seconds longest_wait_for_disk(10);
 
 // Interval at which rank 0 looks for commands while the run is paused.
-constexpr std::chrono::milliseconds between_looks(50);
+constexpr std::chrono::milliseconds between_polls(50);
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
@@ -111,7 +111,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
     passed.record = step(passed);
     passed.last_switch.reset();
     note_progress();
-    checkpoints_->look();
+    checkpoints_->poll();
     const StopReason halt = trainer_.stop_reason();
     at_boundary(*passed.record, passed);
     if (end_reason() != StopReason::none) break;
@@ -143,14 +143,14 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
         record.held_out_losses = held_out_loss_->sources;
       }
     }
-    if (leader_) leader_->add(record, trainer_);
+    if (leader_) leader_->log_step(record, trainer_);
     passed.written = record.step;
-    if (leader_ && passed.last_switch) leader_->add(*passed.last_switch, trainer_);  // made under another leader
+    if (leader_ && passed.last_switch) leader_->log_switch(*passed.last_switch, trainer_);  // made under another leader
     make_switch(passed);
   }
   note_change(passed);
   note_lost_calibration(passed);
-  if (is_new && leader_) leader_->look(record.step, /*standing=*/false, trainer_);
+  if (is_new && leader_) leader_->obey_commands(record.step, /*standing=*/false, trainer_);
   // Comes before this step's checkpoint, which contains the time that branches took.
   if (is_new && calibrates) calibrate(passed);
   // Ranks that join or leave do not wait for a checkpoint that is due now; it is written right afterwards.
@@ -181,7 +181,7 @@ void RunLoop::note_progress() {
 // Records that ranks have joined or left.
 void RunLoop::note_change(PassedBoundary& passed) {
   const std::optional<RanksChanged> change = std::exchange(passed.change, std::nullopt);
-  if (change && leader_) leader_->add(*change, trainer_);
+  if (change && leader_) leader_->log_ranks_changed(*change, trainer_);
 }
 
 // Makes a switch that is due.
@@ -191,7 +191,7 @@ void RunLoop::make_switch(PassedBoundary& passed) {
   passed.last_switch = report;
   if (!leader_) return;
   leader_->note_stragglers(trainer_);
-  leader_->add(*report, trainer_);
+  leader_->log_switch(*report, trainer_);
 }
 
 // Waits until the next step's shards are on all machines. Returns false if there is a reason to stop or regroup. The
@@ -201,6 +201,8 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
   if (!plan_.config.data.shuffle_shards) return true;
   list_shards();
   const int64_t step = trainer_.state().step;
+  const uint64_t first = trainer_.state().data_position();
+  const int64_t count = trainer_.configuration().global_batch;  // samples of the next step
   std::optional<double> waits_since;
   double progress_at = monotonic_seconds();
   std::optional<int64_t> missing_before;  // bytes on all ranks
@@ -209,7 +211,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
     std::optional<Obstacle> mine;
     bool is_wrong = false;
     try {
-      if (const auto missing = trainer_.missing_shard()) mine = Obstacle{*missing};
+      if (const auto missing = dataset_.missing_shard(first, count)) mine = Obstacle{*missing};
     } catch (const UserError& error) {
       mine = Obstacle{error.what()};
       is_wrong = true;
@@ -226,7 +228,7 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
     }
     // Whether rank 0 gives up, and the bytes missing on all ranks.
     const bool is_late = leader_ && monotonic_seconds() - progress_at > plan_.config.data.shard_timeout;
-    std::array<int64_t, 2> sums = {is_late ? 1 : 0, trainer_.missing_shard_bytes()};
+    std::array<int64_t, 2> sums = {is_late ? 1 : 0, dataset_.missing_shard_bytes(first, count)};
     world_.everyone().all_reduce(sums.data(), std::ssize(sums), DataType::int64);
     // Arriving bytes restart the timeout. A vanishing shard does not, but its bytes do when they return.
     if (!missing_before || sums[1] < *missing_before) progress_at = monotonic_seconds();
@@ -240,9 +242,9 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
                              "; bring it there whole (tools/fetch_shards.py fetches the shards that shards.txt in the ",
                              "run directory lists, --ahead of them at a time), then resume the run with --resume"));
     }
-    std::this_thread::sleep_for(between_looks);
-    checkpoints_->look();
-    if (leader_) leader_->look(step, /*standing=*/true, trainer_);
+    std::this_thread::sleep_for(between_polls);
+    checkpoints_->poll();
+    if (leader_) leader_->obey_commands(step, /*standing=*/true, trainer_);
     if (passed.last_checkpoint == step) passed.checkpointed_at = std::chrono::steady_clock::now();
     const StopReason reason = agree_on_stop(reason_to_halt(passed), world_.everyone());
     if (reason == StopReason::none) continue;
@@ -268,9 +270,9 @@ bool RunLoop::await_shards(PassedBoundary& passed) {
 void RunLoop::list_shards() {
   constexpr int64_t least_listed = 256;
   if (!leader_) return;
-  const int64_t needed = trainer_.shards_of_next_step();
-  leader_->output().list_shards(
-      dataset_.shards_from(trainer_.state().data_position(), std::max(least_listed, 2 * needed)), needed);
+  const uint64_t first = trainer_.state().data_position();
+  const int64_t needed = dataset_.num_shards_of(first, trainer_.configuration().global_batch);
+  leader_->output().list_shards(dataset_.shards_from(first, std::max(least_listed, 2 * needed)), needed);
 }
 
 // Pauses the run until the user continues or stops it. Rank 0 sends messages often enough that no wait of another rank
@@ -282,10 +284,10 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   StopReason reason = StopReason::pause;
   while (reason == StopReason::pause || reason == StopReason::checkpoint) {
     if (reason == StopReason::checkpoint) checkpoint_again(passed);
-    checkpoints_->look();
+    checkpoints_->poll();
     if (leader_) {
-      std::this_thread::sleep_for(between_looks);
-      leader_->look(step, /*standing=*/true, trainer_);
+      std::this_thread::sleep_for(between_polls);
+      leader_->obey_commands(step, /*standing=*/true, trainer_);
     }
     const bool has_news = passed.last_checkpoint != step;
     if (!has_news) passed.checkpointed_at = std::chrono::steady_clock::now();
@@ -317,22 +319,22 @@ void RunLoop::calibrate(PassedBoundary& passed) {
     return reason == StopReason::none && regroups ? StopReason::regroup : reason;
   };
   const auto between_branches = [&] {
-    checkpoints_->look();
-    if (leader_) leader_->look(passed.record->step, /*standing=*/false, trainer_);
+    checkpoints_->poll();
+    if (leader_) leader_->obey_commands(passed.record->step, /*standing=*/false, trainer_);
   };
   const BranchesEnd end =
       train_branches(plan_.config, request, *passed.record, trainer_, dataset_, world_, stop, between_branches);
   stopped_while_paused_ = end.stopped;
   trainer_.spend(end.calibration.seconds);
   passed.calibration.reset();
-  if (leader_) leader_->add(end.calibration);
+  if (leader_) leader_->log_calibration(end.calibration);
   share_critical_batches();
 }
 
 // Logs a calibration that ended because a rank was lost. Ranks that were spares then may remember an older calibration.
 void RunLoop::note_lost_calibration(PassedBoundary& passed) {
   const std::optional<RunCalibration> calibration = std::exchange(passed.calibration, std::nullopt);
-  if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->add(*calibration);
+  if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->log_calibration(*calibration);
 }
 
 // Returns whether a calibration is due whose branches end before the time limit. Clocks that are not real do not show
@@ -462,7 +464,7 @@ void RunLoop::checkpoint(PassedBoundary& passed) {
   if (leader_) leader_->sync_logs();  // first, so that the logs have all steps of any visible checkpoint
   if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
   if (leader_) {
-    leader_->has_begun_checkpoint();
+    leader_->mark_checkpoint_begun();
     if (const auto learned = leader_->profile()) leader_->output().add(*learned);
   }
   passed.last_checkpoint = trainer_.state().step;

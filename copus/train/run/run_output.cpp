@@ -19,6 +19,7 @@
 #include "copus/train/run/run_data.h"
 #include "copus/train/run/source_notes.h"
 #include "copus/train/step/probe_plan.h"
+#include "copus/train/trainer/evaluation.h"
 
 namespace copus {
 

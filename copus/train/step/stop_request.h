@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 namespace copus {
@@ -9,6 +10,10 @@ namespace copus {
 // Reasons to stop. `pause`, `regroup`, `checkpoint` and `calibrate` do not end the run: all ranks leave the step loop
 // together to pause, to let ranks join or leave, to write an unscheduled checkpoint, or to train branches.
 enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint, calibrate };
+
+// Returns the reason to stop, if any. Every rank is asked. Rank 0's answer counts for all, and so does that of any rank
+// that received a signal (agree_on_stop).
+using StopQuestion = std::function<StopReason()>;
 
 // Catches stop signals (copus/base/process/stop_signals.h) during its lifetime, so that a run can finish its step and
 // write a checkpoint. A second SIGINT or SIGTERM ends the process at once, even within a step. A second SIGTERM counts

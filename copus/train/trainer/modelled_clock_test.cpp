@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/orchestrator/predictions/step_time_learner.h"
+#include "copus/performance/modelled_truth.h"
 #include "copus/placement/relayout_plan.h"
 #include "copus/train/testing/noise_scale_test_support.h"
 #include "copus/train/testing/take_snapshot.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,38 +10,16 @@
 #include <vector>
 
 #include "copus/checkpoint/checkpoint.h"
-#include "copus/comm/world.h"
-#include "copus/config/run_config.h"
-#include "copus/data/dataset.h"
-#include "copus/model/memory/parameters.h"
-#include "copus/orchestrator/controller/controller.h"
-#include "copus/record/step_record.h"
-#include "copus/schedule/schedule.h"
-#include "copus/train/recording/step_clock.h"
-#include "copus/train/recording/step_recorder.h"
 #include "copus/train/state/checkpoint_transfer.h"
-#include "copus/train/state/state_hash.h"
-#include "copus/train/state/surviving_state.h"
+#include "copus/train/state/survival.h"
 #include "copus/train/step/obstacle.h"
-#include "copus/train/step/probe_plan.h"
-#include "copus/train/step/rank_model.h"
-#include "copus/train/step/seconds_by_rank.h"
-#include "copus/train/step/step_agreement.h"
-#include "copus/train/step/step_completion.h"
-#include "copus/train/step/training_state.h"
 #include "copus/train/switch/relayout.h"
-#include "copus/train/trainer/modelled_job.h"
+#include "copus/train/trainer/gradient_source.h"
+#include "copus/train/trainer/rank_training.h"
+#include "copus/train/trainer/switcher.h"
+#include "copus/train/trainer/training_step.h"
 
 namespace copus {
-
-class SwitchPhases;
-
-// Returns the reason to stop, if any. Every rank is asked. Rank 0's answer counts for all, and so does that of any rank
-// that received a signal (agree_on_stop).
-using StopQuestion = std::function<StopReason()>;
-
-// The number of held-out samples that an evaluation reads.
-int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset);
 
 class Trainer {
  public:
@@ -57,13 +34,13 @@ class Trainer {
   // Continues from state at rest (regroup.h), whose ranks are those of `world`, once publish_weights() was called on
   // all of them. Waits for no other rank.
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
-  void publish_weights();
+  void publish_weights() { training_.publish_moved_weights(); }
 
   // Call between two steps when all ranks have loaded their part of the state in this epoch of the job. From then on,
   // processes that never held state can continue from it.
   void keep_record(int64_t epoch);
   // The arena that holds the state; null if the state does not survive.
-  const StateArena* arena() const { return survives_ ? survives_->arena.get() : nullptr; }
+  const StateArena* arena() const { return survival_.arena(); }
 
   // Hands over the training state before `world` ends: between two steps, or after a RankFailure that interrupted
   // anything. This trainer cannot be used afterwards. Empty if the state does not survive.
@@ -95,69 +72,59 @@ class Trainer {
   // memory, after which this trainer cannot be used. The record is the same on all ranks.
   StepRecord step(const StopQuestion& stop = {});
 
-  // Which shard, not yet here, keeps the next step's samples from being read on this machine, and why. Empty: none
-  // does.
-  std::optional<std::string> missing_shard() const;
-  // The number of shards that the next step reads, and how many bytes of them are missing here.
-  int64_t shards_of_next_step() const;
-  int64_t missing_shard_bytes() const;
-
   // The configuration that steps run in: global batch, micro-batch and layout.
-  const Configuration& configuration() const { return state_.configuration; }
+  const Configuration& configuration() const { return training_.configuration(); }
 
   // Announces a switch, between two steps and on rank 0 only. The next step passes it to all ranks, which then begin to
   // prepare. They switch at the boundary after step intent.commit_after_step, or after that next step if it is later.
   // Announce a switch only after the previous one has been reported.
-  void announce(const SwitchIntent& intent);
+  void announce(const SwitchIntent& intent) { switcher_.announce(intent); }
 
   // Withdraws an announcement that no step has passed to the other ranks yet.
-  void withdraw() { announced_.reset(); }
+  void withdraw() { switcher_.withdraw(); }
 
   // Announces the factor on the schedule's learning rate, between two steps and on rank 0 only. All ranks use it from
   // the next step's update on, until another factor is announced or a switch brings its own. The initial factor is the
   // one that [optimizer] gives for the batch (initial_rate_factor).
-  void announce_rate_factor(double factor);
+  void announce_rate_factor(double factor) { step_.announce_rate_factor(factor); }
 
   // Makes the switch that is due. All ranks call it after every step. Returns its outcome; empty if none was due. The
   // outcome is the same on all ranks, except that each rank has its own pause if the layout did not change. The pause
   // counts in state().elapsed_seconds.
-  std::optional<SwitchReport> switch_if_due();
+  std::optional<SwitchReport> switch_if_due() { return switcher_.commit_if_due(); }
 
   // Records that training paused for `seconds` before the next step.
-  void add_pause(double seconds) { clock_.add_pause(seconds); }
+  void add_pause(double seconds) { training_.clock.add_pause(seconds); }
 
   // Counts seconds for which training stood still between two steps. All ranks call it with the same number.
   void spend(double seconds);
   // As StepCompletion::learn, on all ranks.
-  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) { completion_.learn(critical_batches); }
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) { step_.learn(critical_batches); }
 
   // Sets whether steps measure the gradient noise scale, from the next one on; initially as noise_scale.enabled says.
   // This changes neither losses nor weights, except for rounding in steps that are split in two to measure it
   // (plan_probe).
-  void measure_noise(bool on) { measures_noise_ = on; }
+  void measure_noise(bool on) { step_.measure_noise(on); }
 
   // Keeps the events of the next step.
-  void trace_next_step() { trace_next_step_ = true; }
+  void trace_next_step() { step_.trace_next(); }
   // Events of the traced steps on this rank.
-  const std::vector<TimelineEvent>& events() const { return recorder_.events(); }
+  const std::vector<TimelineEvent>& events() const { return training_.recorder.events(); }
   // Sets, with the same value on all ranks, whether rank 0 gathers how long each rank computes; initially off.
-  void gather_seconds(bool on) { gathers_seconds_ = on; }
+  void gather_seconds(bool on) { step_.gather_seconds(on); }
   // Gathers these seconds now, on all ranks. Otherwise that happens every straggler_window steps and before a change of
   // layout.
-  void gather_seconds_now() { seconds_.gather(world_); }
+  void gather_seconds_now() { training_.seconds.gather(training_.world); }
   // On rank 0, the steps gathered since the last call. The seconds of a step are split by part, and cover the time from
   // the previous step's update until just before its own.
-  std::vector<StepSeconds> take_seconds() { return seconds_.take(); }
+  std::vector<StepSeconds> take_seconds() { return training_.seconds.take(); }
 
-  // The mean held-out loss per token, in nats, the same on all ranks and in all layouts of equal tensor parallelism. It
-  // reads at most evaluate.max_batches micro-batches of the size in the run's configuration (Dataset::held_out_parts).
-  // Empty without held-out data, or if there was a reason to stop, which is checked before every round of
-  // micro-batches.
+  // Evaluates the held-out data (evaluate_held_out).
   std::optional<HeldOutLoss> evaluate(const StopQuestion& stop);
   std::optional<double> held_out_loss(const StopQuestion& stop);
 
   // The reason to stop that all ranks agreed on in the latest step or evaluation.
-  StopReason stop_reason() const { return stop_reason_; }
+  StopReason stop_reason() const { return training_.stop_reason; }
 
   // Plan a checkpoint in the current layout, and send its tensors to the ranks that write them (checkpoint_transfer.h).
   // restore() also needs state(), as JSON.
@@ -172,95 +139,28 @@ class Trainer {
   double seconds_left() const;
 
   // A hash of the whole training state, the same on all ranks. Every rank calls it.
-  StateHash hash_of_state() const;
+  StateHash hash_of_state() const { return training_.hash_of_state(); }
   // Throws InternalError, on all ranks, unless the state is consistent and, if `before` is given, has not changed since
   // then. Every rank calls it.
   void check_state(const std::optional<StateHash>& before) const;
 
-  const TrainingState& state() const { return state_; }
-  at::Device device() const { return device_; }
+  const TrainingState& state() const { return training_.state; }
+  at::Device device() const { return training_.device; }
   // The record of the latest step. Empty if the training state does not survive failures, or before the first step.
-  std::optional<StepRecord> latest_record() const { return survives_ ? survives_->record : std::nullopt; }
+  std::optional<StepRecord> latest_record() const { return survival_.latest_record(); }
   // Waits until the weights of the latest update have been gathered.
-  const ParameterStore& parameters() const { return whole_parameters(); }
-  ParameterStore& parameters() { return whole_parameters(); }
+  const ParameterStore& parameters() const { return training_.whole_parameters(); }
+  ParameterStore& parameters() { return training_.whole_parameters(); }
 
  private:
-  // A switch that all ranks have heard of.
-  struct PendingSwitch {
-    SwitchIntent intent;
-    std::optional<Obstacle> refusal;                 // by every rank
-    double opening_seconds = 0;                      // seconds for which training paused to connect groups
-    std::future<PreparedRelayout> preparation = {};  // only for a change of layout
-  };
-
-  // The results of a step on this rank before the ranks agree, apart from the gradients in the main buffers: the losses
-  // of its micro-batches, as the executor returns them, and the squared norms of smaller batches that have been read so
-  // far.
-  struct StepGradients {
-    std::vector<at::Tensor> losses;
-    ExactSum small_squared_norms;
-  };
-
-  ParameterStore& whole_parameters() const;
-  void plan_steps();
-  void prepare_switch(const SwitchIntent& intent);
-  std::optional<Obstacle> obstacle_to(const Configuration& configuration);
-  std::optional<Obstacle> open_groups(const Configuration& configuration);
-  double step_bytes(const Configuration& configuration) const;
-  RelayoutRequest request_to(const ParallelStrategy& strategy) const;
-  TrainingState state_after(const SwitchIntent& intent) const;
-  void change_configuration(const SwitchIntent& intent);
-  void settle_after_move(const std::vector<BucketState>& state, const TrainingState& training);
-  void change_layout(PendingSwitch& pending, SwitchPhases& phases, SwitchReport& report);
-  int64_t move(std::vector<BucketState>& state, const RelayoutRequest& request, const PreparedRelayout& prepared,
-               SwitchPhases& phases);
-  void release_model(std::vector<BucketState>& state);
-  std::optional<Obstacle> assemble(const Configuration& configuration, std::vector<BucketState>& state,
-                                   const std::vector<BucketOffsets>& buckets, SwitchPhases& phases);
-  std::optional<Obstacle> rehearse(const Configuration& configuration) const;
-  std::optional<Obstacle> lack_of(double bytes, const char* what) const;
-  void settle(const std::vector<BucketState>& state, const std::vector<int64_t>& processes);
-  void write_record() const;
-  int64_t tokens_per_step() const { return configuration().global_batch * config_.train.sequence_length; }
-  StepRecord compute_step(const StopQuestion& stop);
   std::string needs_too_much_memory() const;
-  StepAgreement accumulate_gradients(const ProbePlan& plan, const StopQuestion& stop);
-  StepGradients compute_gradients(const ProbePlan& plan, double loss_scale);
-  std::vector<MicroBatch> read_micro_batches(const ProbePlan& plan, double loss_scale) const;
-  MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale) const;
-  void update_weights(const WeightUpdate& update);
 
-  // On the modelled clock (trainer_modelled.cpp):
-  StepGradients compute_modelled_gradients(const ProbePlan& plan, double loss_scale);
-  void run_modelled(const std::vector<MicroBatch>& micro_batches, ProbeSource source, StepGradients& gradients);
-  std::vector<MicroBatch> read_share(ProbeSource source, const ProbePlan& plan, int64_t share, int64_t samples,
-                                     double loss_scale) const;
-  void make_modelled_switch(const SwitchIntent& intent, SwitchReport& report);
-
-  RunConfig config_;
-  const Dataset& dataset_;
-  at::Device device_;
-  World& world_;
-  StepRecorder recorder_;
-  StepClock clock_;
-  StepCompletion completion_;
-  TrainingState state_;
-  std::optional<ModelledJob> modelled_;  // only on the modelled clock
-  Configuration executed_;  // what the ranks execute: configuration() or, on the modelled clock, its substitute
   StateMover mover_;
-  std::unique_ptr<RankModel> model_;
-  Schedule schedule_;
-  Schedule split_schedule_;                      // of a step that is split in two; set only if steps may be split
-  std::optional<SwitchIntent> announced_;        // on rank 0: a switch that the other ranks have not heard of yet
-  std::optional<double> announced_rate_factor_;  // on rank 0: a factor that the other ranks have not heard of yet
-  std::optional<PendingSwitch> pending_;
-  StopReason stop_reason_ = StopReason::none;
-  bool trace_next_step_ = false;
-  bool measures_noise_;
-  bool gathers_seconds_ = false;
-  SecondsByRank seconds_;
-  std::optional<SurvivingState> survives_;  // its training state may be outdated; leave() updates it from state_
+  RankTraining training_;
+  Survival survival_;
+  std::unique_ptr<GradientSource> gradients_;
+  Switcher switcher_;
+  TrainingStep step_;
 };
 
 // Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is leaked on

@@ -54,7 +54,7 @@ void pass_long(Composition& composition, double seconds, double step_seconds = 0
   for (double passed = 0; passed < seconds; passed += 0.5) composition.pass(0.5, step_seconds);
 }
 
-TEST(Composition, goes_on_without_a_member_that_was_lost) {
+TEST(Composition, GoesOnWithoutAMemberThatWasLost) {
   Composition composition(3, false);
   composition.ends(1, false);
   composition.becomes_ready(2);
@@ -67,7 +67,7 @@ TEST(Composition, goes_on_without_a_member_that_was_lost) {
   EXPECT_EQ(composition.rank_of(1), std::nullopt);
 }
 
-TEST(Composition, waits_for_the_end_of_a_member_that_has_failed) {
+TEST(Composition, WaitsForTheEndOfAMemberThatHasFailed) {
   Composition composition(2, false);
   composition.fails(1);
   composition.becomes_ready(0);
@@ -80,7 +80,7 @@ TEST(Composition, waits_for_the_end_of_a_member_that_has_failed) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
 }
 
-TEST(Composition, a_member_that_reports_an_error_of_its_own_has_longer_to_end) {
+TEST(Composition, AMemberThatReportsAnErrorOfItsOwnHasLongerToEnd) {
   Composition composition(3, false);
   composition.has_begun();
   composition.fails(1, /*by_own_error=*/true);
@@ -94,7 +94,7 @@ TEST(Composition, a_member_that_reports_an_error_of_its_own_has_longer_to_end) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1"));
 }
 
-TEST(Composition, ends_who_does_not_leave_in_time) {
+TEST(Composition, EndsWhoDoesNotLeaveInTime) {
   for (const double step_seconds : {1.0, 20.0}) {
     Composition composition(3, false);
     composition.ends(0, false);
@@ -109,14 +109,14 @@ TEST(Composition, ends_who_does_not_leave_in_time) {
   }
 }
 
-TEST(Composition, time_for_which_the_launcher_was_stopped_does_not_count) {
+TEST(Composition, TimeForWhichTheLauncherWasStoppedDoesNotCount) {
   Composition composition(3, false);
   composition.ends(0, false);
   composition.pass(1000, 0);
   EXPECT_THAT(told(composition), IsEmpty());
 }
 
-TEST(Composition, takes_newcomers_in_between_two_steps) {
+TEST(Composition, TakesNewcomersInBetweenTwoSteps) {
   Composition composition(2, true);
   composition.ends(0, false);
   composition.becomes_ready(1);
@@ -131,7 +131,7 @@ TEST(Composition, takes_newcomers_in_between_two_steps) {
   EXPECT_THAT(composition.lost(), IsEmpty());
 }
 
-TEST(Composition, spares_that_leave_at_once_do_not_hurry_the_others) {
+TEST(Composition, SparesThatLeaveAtOnceDoNotHurryTheOthers) {
   Composition composition(3, true);
   composition.asks_to_leave(1);
   EXPECT_THAT(told(composition), ElementsAre("ask to regroup"));
@@ -143,7 +143,7 @@ TEST(Composition, spares_that_leave_at_once_do_not_hurry_the_others) {
   EXPECT_THAT(told(composition), ElementsAre("kill 1")) << "rank 0 has left, and so has the step ended";
 }
 
-TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
+TEST(Composition, LetsAMemberLeaveAndDoesNotReplaceIt) {
   Composition composition(3, true);
   composition.asks_to_leave(0);
   EXPECT_THAT(told(composition), ElementsAre("ask to regroup"));
@@ -161,7 +161,7 @@ TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
 }
 
 // The state that it holds may be on its way to members that fail.
-TEST(Composition, a_member_that_leaves_stays_until_an_epoch_has_ended_without_a_failure) {
+TEST(Composition, AMemberThatLeavesStaysUntilAnEpochHasEndedWithoutAFailure) {
   Composition composition(4, false);
   composition.asks_to_leave(1);
   for (const int64_t process : {0, 1, 2, 3}) composition.becomes_ready(process);
@@ -182,7 +182,7 @@ TEST(Composition, a_member_that_leaves_stays_until_an_epoch_has_ended_without_a_
   EXPECT_EQ(composition.num_parting(), 0);
 }
 
-TEST(Composition, nobody_parts_where_the_others_cannot_take_over) {
+TEST(Composition, NobodyPartsWhereTheOthersCannotTakeOver) {
   Composition composition(3, true);
   composition.asks_to_leave(0);
   for (const int64_t process : {0, 1, 2}) composition.becomes_ready(process);
@@ -194,7 +194,7 @@ TEST(Composition, nobody_parts_where_the_others_cannot_take_over) {
   EXPECT_EQ(composition.num_parting(), 0);
 }
 
-TEST(Composition, stops_when_all_want_to_leave) {
+TEST(Composition, StopsWhenAllWantToLeave) {
   Composition composition(2, true);
   composition.asks_to_leave(0);
   composition.asks_to_leave(1);
@@ -205,7 +205,7 @@ TEST(Composition, stops_when_all_want_to_leave) {
   EXPECT_THAT(composition.members(), ElementsAre(0, 1));
 }
 
-TEST(Composition, stops_when_the_last_one_wants_to_leave) {
+TEST(Composition, StopsWhenTheLastOneWantsToLeave) {
   Composition composition(2, true);
   composition.asks_to_leave(0);
   for (const int64_t process : {0, 1}) composition.becomes_ready(process);
@@ -216,7 +216,7 @@ TEST(Composition, stops_when_the_last_one_wants_to_leave) {
   EXPECT_THAT(told(composition), ElementsAre("tell to stop"));
 }
 
-TEST(Composition, the_last_one_left_that_wants_to_leave_stops_the_job) {
+TEST(Composition, TheLastOneLeftThatWantsToLeaveStopsTheJob) {
   for (const bool asks_first : {false, true}) {
     Composition composition(2, true);
     if (asks_first) composition.asks_to_leave(1);
@@ -230,7 +230,7 @@ TEST(Composition, the_last_one_left_that_wants_to_leave_stops_the_job) {
   }
 }
 
-TEST(Composition, a_newcomer_does_not_take_the_place_of_the_last_one_that_wants_to_leave) {
+TEST(Composition, ANewcomerDoesNotTakeThePlaceOfTheLastOneThatWantsToLeave) {
   Composition composition(3, true);
   composition.ends(2, false);
   composition.becomes_ready(0);
@@ -244,7 +244,7 @@ TEST(Composition, a_newcomer_does_not_take_the_place_of_the_last_one_that_wants_
   EXPECT_THAT(composition.members(), ElementsAre(1));
 }
 
-TEST(Composition, nobody_comes_or_goes_after_a_signal) {
+TEST(Composition, NobodyComesOrGoesAfterASignal) {
   Composition composition(3, true);
   composition.ends(2, false);
   composition.becomes_ready(0);
@@ -260,7 +260,7 @@ TEST(Composition, nobody_comes_or_goes_after_a_signal) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 2")) << "it goes on to its end without it";
 }
 
-TEST(Composition, after_a_signal_others_come_only_where_nobody_else_can_read_what_is_left_and_after_two_nobody) {
+TEST(Composition, AfterASignalOthersComeOnlyWhereNobodyElseCanReadWhatIsLeftAndAfterTwoNobody) {
   for (const bool at_once : {false, true}) {
     Composition composition(2, true, /*restarts=*/1);
     composition.has_begun();
@@ -283,7 +283,7 @@ TEST(Composition, after_a_signal_others_come_only_where_nobody_else_can_read_wha
   }
 }
 
-TEST(Composition, a_job_that_is_to_end_does_not_wait_long_for_another_machine) {
+TEST(Composition, AJobThatIsToEndDoesNotWaitLongForAnotherMachine) {
   Composition composition(2, true, /*restarts=*/1, /*members_per_machine=*/1);
   composition.has_begun();
   composition.stop();
@@ -295,7 +295,7 @@ TEST(Composition, a_job_that_is_to_end_does_not_wait_long_for_another_machine) {
   EXPECT_THAT(composition.members(), ElementsAre(0));
 }
 
-TEST(Composition, a_signal_does_not_end_a_newcomer_that_has_become_the_only_reader) {
+TEST(Composition, ASignalDoesNotEndANewcomerThatHasBecomeTheOnlyReader) {
   Composition composition(2, true, /*restarts=*/0);
   composition.has_begun();
   composition.ends(0, false);
@@ -308,7 +308,7 @@ TEST(Composition, a_signal_does_not_end_a_newcomer_that_has_become_the_only_read
   EXPECT_THAT(composition.members(), ElementsAre(2));
 }
 
-TEST(Composition, a_signal_does_not_end_those_who_alone_can_read_what_is_left) {
+TEST(Composition, ASignalDoesNotEndThoseWhoAloneCanReadWhatIsLeft) {
   Composition composition(1, true, /*restarts=*/1);
   composition.has_begun();
   composition.ends(0, false);
@@ -319,7 +319,7 @@ TEST(Composition, a_signal_does_not_end_those_who_alone_can_read_what_is_left) {
   EXPECT_THAT(told(composition), ElementsAre("begin epoch 1", "tell to stop"));
 }
 
-TEST(Composition, fails_where_nobody_is_left_to_go_on) {
+TEST(Composition, FailsWhereNobodyIsLeftToGoOn) {
   Composition composition(2, true);
   composition.ends(0, false);
   composition.becomes_ready(1);
@@ -331,7 +331,7 @@ TEST(Composition, fails_where_nobody_is_left_to_go_on) {
   EXPECT_TRUE(composition.can_begin_again());
 }
 
-TEST(Composition, where_all_have_ended_others_take_over_once_all_of_them_are_ready) {
+TEST(Composition, WhereAllHaveEndedOthersTakeOverOnceAllOfThemAreReady) {
   Composition composition(2, false, 1);
   composition.has_begun();
   composition.ends(0, false);
@@ -345,7 +345,7 @@ TEST(Composition, where_all_have_ended_others_take_over_once_all_of_them_are_rea
   EXPECT_THAT(composition.lost(), ElementsAre(0, 1));
 }
 
-TEST(Composition, all_are_started_again_as_often_as_was_said_without_progress) {
+TEST(Composition, AllAreStartedAgainAsOftenAsWasSaidWithoutProgress) {
   Composition composition(1, true, 2);
   composition.has_begun();
   for (int64_t process = 0; process < 5; ++process) {
@@ -360,13 +360,13 @@ TEST(Composition, all_are_started_again_as_often_as_was_said_without_progress) {
   EXPECT_EQ(composition.course(), Course::failed);
 }
 
-TEST(Composition, before_training_has_begun_nobody_is_started_where_all_have_ended) {
+TEST(Composition, BeforeTrainingHasBegunNobodyIsStartedWhereAllHaveEnded) {
   Composition composition(1, true, 2);
   composition.ends(0, false);
   EXPECT_THAT(told(composition), ElementsAre("end job"));
 }
 
-TEST(Composition, a_job_whose_ranks_were_killed_before_training_began_can_begin_again_whoever_killed_them) {
+TEST(Composition, AJobWhoseRanksWereKilledBeforeTrainingBeganCanBeginAgainWhoeverKilledThem) {
   Composition composition(3, false);
   composition.ends(0, false);
   composition.fails(1);
@@ -381,7 +381,7 @@ TEST(Composition, a_job_whose_ranks_were_killed_before_training_began_can_begin_
   EXPECT_TRUE(composition.can_begin_again());
 }
 
-TEST(Composition, before_training_has_begun_an_error_of_a_ranks_own_ends_the_job_for_good) {
+TEST(Composition, BeforeTrainingHasBegunAnErrorOfARanksOwnEndsTheJobForGood) {
   for (const bool is_killed : {false, true}) {  // during unwinding
     Composition composition(3, true, /*restarts=*/3);
     composition.ends(0, false);
@@ -395,7 +395,7 @@ TEST(Composition, before_training_has_begun_an_error_of_a_ranks_own_ends_the_job
   }
 }
 
-TEST(Composition, a_job_does_not_begin_again_that_has_begun_is_to_stop_or_has_lost_a_machine) {
+TEST(Composition, AJobDoesNotBeginAgainThatHasBegunIsToStopOrHasLostAMachine) {
   for (const int64_t why : {0, 1, 2, 3}) {
     Composition composition(2, false);
     if (why == 1) composition.has_begun();
@@ -409,7 +409,7 @@ TEST(Composition, a_job_does_not_begin_again_that_has_begun_is_to_stop_or_has_lo
 }
 
 // They did not receive the plan of the run from anyone.
-TEST(Composition, newcomers_alone_do_not_begin_a_run) {
+TEST(Composition, NewcomersAloneDoNotBeginARun) {
   Composition composition(2, true);
   composition.ends(1, false);
   composition.becomes_ready(0);
@@ -424,7 +424,7 @@ TEST(Composition, newcomers_alone_do_not_begin_a_run) {
   EXPECT_TRUE(composition.can_begin_again());
 }
 
-TEST(Composition, the_others_wait_for_those_who_take_over_on_a_machine_where_all_have_ended) {
+TEST(Composition, TheOthersWaitForThoseWhoTakeOverOnAMachineWhereAllHaveEnded) {
   Composition composition(4, true, 1, 2);
   composition.has_begun();
   composition.ends(2, false);
@@ -441,7 +441,7 @@ TEST(Composition, the_others_wait_for_those_who_take_over_on_a_machine_where_all
   EXPECT_THAT(composition.members(), ElementsAre(0, 1, 4, 6));
 }
 
-TEST(Composition, nobody_waits_for_a_machine_that_is_gone_or_for_newcomers_that_hang) {
+TEST(Composition, NobodyWaitsForAMachineThatIsGoneOrForNewcomersThatHang) {
   Composition composition(4, true, 1, 2);
   composition.has_begun();
   composition.cannot_be_replaced(2);
@@ -462,7 +462,7 @@ TEST(Composition, nobody_waits_for_a_machine_that_is_gone_or_for_newcomers_that_
   EXPECT_THAT(told(composition), ElementsAre("start 7"));
 }
 
-TEST(Composition, ends_in_good_order_with_its_first_member_and_lets_spares_go) {
+TEST(Composition, EndsInGoodOrderWithItsFirstMemberAndLetsSparesGo) {
   Composition composition(3, true);
   composition.ends(1, true);
   EXPECT_THAT(told(composition), ElementsAre("release 0", "release 2"));
@@ -472,7 +472,7 @@ TEST(Composition, ends_in_good_order_with_its_first_member_and_lets_spares_go) {
   EXPECT_EQ(composition.course(), Course::done);
 }
 
-TEST(Composition, a_failure_when_others_end_in_good_order_costs_nothing) {
+TEST(Composition, AFailureWhenOthersEndInGoodOrderCostsNothing) {
   for (const bool first_the_failure : {false, true}) {
     Composition composition(3, true);
     composition.ends(first_the_failure ? 1 : 0, !first_the_failure);
@@ -485,7 +485,7 @@ TEST(Composition, a_failure_when_others_end_in_good_order_costs_nothing) {
   }
 }
 
-TEST(Composition, whoever_comes_to_the_end_lets_spares_go) {
+TEST(Composition, WhoeverComesToTheEndLetsSparesGo) {
   Composition composition(2, true);
   composition.comes_to_the_end();
   EXPECT_THAT(told(composition), ElementsAre("release 0", "release 1"));
@@ -498,7 +498,7 @@ TEST(Composition, whoever_comes_to_the_end_lets_spares_go) {
   EXPECT_EQ(other.course(), Course::going_on) << "it leaves since it was asked";
 }
 
-TEST(Composition, newcomers_that_end_early_are_started_again_after_longer_and_longer_pauses) {
+TEST(Composition, NewcomersThatEndEarlyAreStartedAgainAfterLongerAndLongerPauses) {
   Composition composition(2, true);
   composition.ends(1, false);
   composition.becomes_ready(0);
@@ -526,7 +526,7 @@ TEST(Composition, newcomers_that_end_early_are_started_again_after_longer_and_lo
   EXPECT_THAT(told(composition), ElementsAre("ask to regroup", concat("start ", newcomer + 1))) << "it had been ready";
 }
 
-TEST(Composition, a_newcomer_that_nobody_can_do_without_is_started_again_soon_and_not_for_ever) {
+TEST(Composition, ANewcomerThatNobodyCanDoWithoutIsStartedAgainSoonAndNotForEver) {
   Composition composition(1, false, /*restarts=*/1);
   composition.has_begun();
   composition.ends(0, false);
@@ -543,7 +543,7 @@ TEST(Composition, a_newcomer_that_nobody_can_do_without_is_started_again_soon_an
   EXPECT_NEAR(passed, Composition::bring_back_within_seconds, Composition::longest_pause_where_needed);
 }
 
-TEST(Composition, a_newcomer_that_is_delayed_comes_sooner_once_nobody_can_do_without_it) {
+TEST(Composition, ANewcomerThatIsDelayedComesSoonerOnceNobodyCanDoWithoutIt) {
   Composition composition(2, true, /*restarts=*/1);
   composition.has_begun();
   composition.ends(1, false);
@@ -559,7 +559,7 @@ TEST(Composition, a_newcomer_that_is_delayed_comes_sooner_once_nobody_can_do_wit
   EXPECT_EQ(composition.pause_before_replacing(10), Composition::longest_pause_where_needed);
 }
 
-TEST(Composition, a_delayed_newcomer_is_not_started_where_the_job_stops_or_its_machine_goes) {
+TEST(Composition, ADelayedNewcomerIsNotStartedWhereTheJobStopsOrItsMachineGoes) {
   for (const bool stops : {true, false}) {
     Composition composition(1, false, /*restarts=*/1);
     composition.has_begun();
@@ -574,7 +574,7 @@ TEST(Composition, a_delayed_newcomer_is_not_started_where_the_job_stops_or_its_m
   }
 }
 
-TEST(Composition, whoever_is_started_stands_for_one_that_was_lost) {
+TEST(Composition, WhoeverIsStartedStandsForOneThatWasLost) {
   Composition composition(4, true);
   composition.ends(1, false);
   composition.ends(3, false);
@@ -588,7 +588,7 @@ TEST(Composition, whoever_is_started_stands_for_one_that_was_lost) {
   EXPECT_EQ(composition.take_acts().at(0).replaces, 5);
 }
 
-TEST(Composition, starts_nobody_for_those_whose_machine_is_gone) {
+TEST(Composition, StartsNobodyForThoseWhoseMachineIsGone) {
   Composition composition(4, true);
   composition.ends(1, false);
   composition.becomes_ready(0);
@@ -607,7 +607,7 @@ TEST(Composition, starts_nobody_for_those_whose_machine_is_gone) {
   EXPECT_THAT(told(composition), ElementsAre("start 6"));
 }
 
-TEST(Composition, whoever_alone_can_read_what_is_left_is_taken_in_whatever_its_number) {
+TEST(Composition, WhoeverAloneCanReadWhatIsLeftIsTakenInWhateverItsNumber) {
   Composition composition(4, true, /*restarts=*/1, /*members_per_machine=*/2);
   composition.has_begun();
   const auto leave = [&](std::initializer_list<int64_t> members) {
@@ -625,7 +625,7 @@ TEST(Composition, whoever_alone_can_read_what_is_left_is_taken_in_whatever_its_n
   EXPECT_THAT(composition.members(), ElementsAre(4, 5));
 }
 
-TEST(Composition, a_newcomer_whose_machine_goes_is_not_taken_in) {
+TEST(Composition, ANewcomerWhoseMachineGoesIsNotTakenIn) {
   Composition composition(2, true);
   composition.ends(0, false);
   composition.becomes_ready(1);
@@ -636,7 +636,7 @@ TEST(Composition, a_newcomer_whose_machine_goes_is_not_taken_in) {
   EXPECT_THAT(composition.members(), ElementsAre(1));
 }
 
-TEST(Composition, the_first_rank_is_one_that_was_a_member_before) {
+TEST(Composition, TheFirstRankIsOneThatWasAMemberBefore) {
   Composition composition(3, true);
   composition.has_begun();
   composition.ends(1, false);
@@ -792,7 +792,7 @@ class RandomJob {
   int64_t epochs_ = 0;
 };
 
-TEST(Composition, comes_to_an_epoch_or_an_end_whatever_happens) {
+TEST(Composition, ComesToAnEpochOrAnEndWhateverHappens) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(concat("seed ", seed));
     RandomJob(seed, 1 + static_cast<int64_t>(seed % 5)).run(400);

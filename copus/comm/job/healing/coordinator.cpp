@@ -12,7 +12,7 @@
 #include "copus/base/text/units.h"
 #include "copus/comm/health/process_state.h"
 #include "copus/comm/health/shared_health.h"
-#include "copus/comm/job/start/looks.h"
+#include "copus/comm/job/start/poll_timer.h"
 
 namespace copus {
 
@@ -36,11 +36,11 @@ Coordinator::Coordinator(int64_t ranks_per_machine, const Healing& healing, Mach
 
 std::optional<int> Coordinator::run(bool may_begin_again) {
   start_members();
-  Looks looks;
+  PollTimer timer;
   while (!all_ended()) {
     wait_for_news();
     take_signals();
-    const double seconds = looks.next();
+    const double seconds = timer.next();
     // Reads all news before it handles ended processes: a rank may have left the epoch because of a failure that is
     // only noticed now.
     const auto all_news = hear(seconds);

@@ -12,7 +12,7 @@ FromRank left_for(const FailureReport& failure, double step_seconds = 0) {
   return {FromRank::Kind::left, failure, step_seconds};
 }
 
-TEST(ReportsWatch, keeps_the_first_report) {
+TEST(ReportsWatch, KeepsTheFirstReport) {
   ReportsWatch watch(3);
   watch.set_process(2, 12);
   EXPECT_FALSE(watch.failure());
@@ -24,7 +24,7 @@ TEST(ReportsWatch, keeps_the_first_report) {
   EXPECT_FALSE(watch.has_left(2));
 }
 
-TEST(ReportsWatch, knows_how_a_process_ended_from_its_launcher_and_where_from_its_peers) {
+TEST(ReportsWatch, KnowsHowAProcessEndedFromItsLauncherAndWhereFromItsPeers) {
   ReportsWatch watch(3);
   const FailureReport judged{2, "", "killed by signal 9 (Killed)", 12, true};
   watch.report(judged);
@@ -32,7 +32,7 @@ TEST(ReportsWatch, knows_how_a_process_ended_from_its_launcher_and_where_from_it
   EXPECT_EQ(to_string(watch.told_of(judged, false)), "rank 2 (pid 12) failed at step 7: killed by signal 9 (Killed)");
 }
 
-TEST(ReportsWatch, names_what_its_peers_saw_of_a_rank_that_was_killed_for_it) {
+TEST(ReportsWatch, NamesWhatItsPeersSawOfARankThatWasKilledForIt) {
   ReportsWatch watch(3);
   watch.hear(1, left_for({2, "step 7", "no heartbeat for 3 s"}));
   const FailureReport by_us{2, "", "it did not leave the epoch in time", 12, true};
@@ -40,7 +40,7 @@ TEST(ReportsWatch, names_what_its_peers_saw_of_a_rank_that_was_killed_for_it) {
   EXPECT_EQ(watch.told_of({1, "", by_us.cause}, true).cause, by_us.cause) << "nobody had said anything of this one";
 }
 
-TEST(ReportsWatch, believes_what_a_rank_says_of_itself) {
+TEST(ReportsWatch, BelievesWhatARankSaysOfItself) {
   ReportsWatch watch(3);
   watch.hear(2, left_for({2, "step 7", "it ended with an error of its own"}));
   EXPECT_FALSE(watch.has_left(2));
@@ -48,14 +48,14 @@ TEST(ReportsWatch, believes_what_a_rank_says_of_itself) {
             "rank 2 (pid 12) failed at step 7: it ended with an error of its own");
 }
 
-TEST(ReportsWatch, ignores_reports_of_ranks_that_there_are_not) {
+TEST(ReportsWatch, IgnoresReportsOfRanksThatThereAreNot) {
   ReportsWatch watch(3);
   watch.hear(0, left_for({3, "", "?"}));
   watch.hear(1, left_for({-2, "", "?"}));
   EXPECT_FALSE(watch.failure());
 }
 
-TEST(ReportsWatch, names_who_is_stopped_for_two_seconds) {
+TEST(ReportsWatch, NamesWhoIsStoppedForTwoSeconds) {
   ReportsWatch watch(2);
   watch.set_stopped(1, true);
   for (int64_t look = 0; look < 3; ++look) EXPECT_FALSE(watch.look(100)) << "this launcher was stopped itself";
@@ -70,7 +70,7 @@ TEST(ReportsWatch, names_who_is_stopped_for_two_seconds) {
   EXPECT_EQ(report->cause, "stopped (SIGSTOP)");
 }
 
-TEST(ReportsWatch, knows_who_has_joined_and_how_long_steps_are) {
+TEST(ReportsWatch, KnowsWhoHasJoinedAndHowLongStepsAre) {
   ReportsWatch watch(2);
   watch.hear(1, {FromRank::Kind::joined});
   EXPECT_FALSE(watch.has_joined(0));

@@ -20,7 +20,7 @@
 #include "copus/comm/job/healing/remote_machine.h"
 #include "copus/comm/job/meeting/meeting_place.h"
 #include "copus/comm/job/member/lifeline.h"
-#include "copus/comm/job/start/looks.h"
+#include "copus/comm/job/start/poll_timer.h"
 #include "copus/comm/messages/tcp_place.h"
 #include "copus/comm/messages/tcp_socket.h"
 
@@ -121,13 +121,13 @@ class FirstMachine {
   std::optional<int> gather(const MeetingPlace& place) {
     TcpDoor door(own_host_towards(machine_.address, machine_.port), make_token(), machine_.num_machines);
     place.publish(name_of_invitation(machine_), to_text({door.address(), door.token()}));
-    Looks looks;
+    PollTimer timer;
     const auto started = steady_clock::now();
     while (!all_have_come()) {
       wait(door);
       if (start_.is_told_to_end()) return start_.exit_code();
       for (TcpDoor::Guest& guest : door.admit()) let_in(std::move(guest));
-      const double seconds = looks.next();
+      const double seconds = timer.next();
       for (const auto& other : others_) {
         for (const News& news : other->hear(seconds)) {
           if (std::holds_alternative<Leaves>(news)) return end_early(*other, "was told to leave", asked_to_stop);
@@ -203,11 +203,11 @@ class OtherMachine {
       if (!place || !join(*place)) return start_.exit_code();
     }
     tell(Arrived{own_host_name(), machine_.num_machines, machine_.ranks_per_machine});
-    Looks looks;
+    PollTimer timer;
     while (true) {
       hands_.wait_for_news({link_->descriptor()});
       if (!hands_.system().take_signals().empty()) tell(Leaves{});
-      link_->exchange(looks.next());
+      link_->exchange(timer.next());
       while (const auto message = link_->next()) {
         const auto order = order_from(*message);
         if (!order) return be_alone("it sent what is no order");

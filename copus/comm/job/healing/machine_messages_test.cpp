@@ -33,7 +33,7 @@ std::vector<News> all_news() {
           Leaves{}};
 }
 
-TEST(MachineMessages, arrive_as_they_were_sent) {
+TEST(MachineMessages, ArriveAsTheyWereSent) {
   for (const Order& order : orders()) {
     const auto arrived = order_from(packed(order));
     ASSERT_TRUE(arrived) << order.index();
@@ -46,7 +46,7 @@ TEST(MachineMessages, arrive_as_they_were_sent) {
   }
 }
 
-TEST(MachineMessages, keep_every_part) {
+TEST(MachineMessages, KeepEveryPart) {
   const auto epoch = std::get<BeginEpoch>(*order_from(packed(orders()[4]))).epoch;
   EXPECT_EQ(epoch.number, 7);
   EXPECT_EQ(epoch.processes, (std::vector<int64_t>{0, 3, 5}));
@@ -70,7 +70,7 @@ TEST(MachineMessages, keep_every_part) {
   EXPECT_EQ(std::get<Arrived>(*news_from(packed(all_news()[0]))).ranks_per_machine, 8);
 }
 
-TEST(MachineMessages, that_are_cut_off_or_too_long_are_none) {
+TEST(MachineMessages, ThatAreCutOffOrTooLongAreNone) {
   for (const Order& order : orders()) {
     const std::string whole = packed(order);
     for (size_t length = 0; length < whole.size(); ++length) EXPECT_FALSE(order_from(whole.substr(0, length)));
@@ -83,7 +83,7 @@ TEST(MachineMessages, that_are_cut_off_or_too_long_are_none) {
   }
 }
 
-TEST(MachineMessages, of_an_unknown_kind_are_none) {
+TEST(MachineMessages, OfAnUnknownKindAreNone) {
   for (const int64_t kind : {int64_t{-1}, int64_t{9}, int64_t{1} << 40}) {
     Packer packer;
     packer.add(kind);
@@ -96,7 +96,7 @@ TEST(MachineMessages, of_an_unknown_kind_are_none) {
 }
 
 // Guards against trusting received lengths, for which memory would be allocated.
-TEST(MachineMessages, of_random_bytes_are_read_without_harm) {
+TEST(MachineMessages, OfRandomBytesAreReadWithoutHarm) {
   std::mt19937_64 random(1);
   const std::string epoch = packed(orders()[4]);
   for (int64_t round = 0; round < 20'000; ++round) {

@@ -39,7 +39,7 @@ class RemoteMachines : public testing::Test {
   explicit RemoteMachines(std::array<int, 2> ends) : machine(1, TcpSocket(ends[0])), there(TcpSocket(ends[1])) {}
 };
 
-TEST_F(RemoteMachines, are_heard_and_told) {
+TEST_F(RemoteMachines, AreHeardAndTold) {
   there.send(packed(News(Arrived{"node-1", 2, 4})));
   there.send(packed(News(Stopped{3, true})));
   const auto news = hear();
@@ -53,14 +53,14 @@ TEST_F(RemoteMachines, are_heard_and_told) {
   EXPECT_FALSE(machine.loss());
 }
 
-TEST_F(RemoteMachines, that_are_silent_are_lost) {
+TEST_F(RemoteMachines, ThatAreSilentAreLost) {
   hear_nothing(3.75);
   EXPECT_FALSE(machine.loss());
   hear_nothing(0.5);
   EXPECT_THAT(machine.loss().value_or(""), HasSubstr("was not heard for 4 s"));
 }
 
-TEST_F(RemoteMachines, that_show_that_they_are_there_are_not_lost) {
+TEST_F(RemoteMachines, ThatShowThatTheyAreThereAreNotLost) {
   for (int64_t round = 0; round < 20; ++round) {
     there.exchange(0.5);
     hear_nothing(0.5);
@@ -68,13 +68,13 @@ TEST_F(RemoteMachines, that_show_that_they_are_there_are_not_lost) {
   EXPECT_FALSE(machine.loss());
 }
 
-TEST_F(RemoteMachines, are_not_lost_since_the_one_that_looks_was_stopped) {
+TEST_F(RemoteMachines, AreNotLostSinceTheOneThatLooksWasStopped) {
   machine.hear(1000);
   EXPECT_FALSE(machine.loss());
 }
 
 // The ranks there die a moment after their launcher.
-TEST_F(RemoteMachines, whose_connection_ends_are_lost_after_a_moment) {
+TEST_F(RemoteMachines, WhoseConnectionEndsAreLostAfterAMoment) {
   there.send(packed(News(Stopped{3, true})));
   there = MachineLink(TcpSocket());
   EXPECT_EQ(machine.hear(0.1).size(), 1) << "what it said before";
@@ -83,7 +83,7 @@ TEST_F(RemoteMachines, whose_connection_ends_are_lost_after_a_moment) {
   EXPECT_THAT(machine.loss().value_or(""), HasSubstr("broke"));
 }
 
-TEST_F(RemoteMachines, that_talk_garbage_are_left_alone_until_they_have_ended) {
+TEST_F(RemoteMachines, ThatTalkGarbageAreLeftAloneUntilTheyHaveEnded) {
   there.send("what is this");
   there.send(packed(News(Stopped{3, true})));
   EXPECT_TRUE(hear().empty());
@@ -104,7 +104,7 @@ TEST_F(RemoteMachines, that_talk_garbage_are_left_alone_until_they_have_ended) {
   EXPECT_THAT(machine.loss().value_or(""), HasSubstr("no message"));
 }
 
-TEST_F(RemoteMachines, that_send_a_text_without_an_end_are_left_alone_too) {
+TEST_F(RemoteMachines, ThatSendATextWithoutAnEndAreLeftAloneToo) {
   const std::array<char, 5> header = {'\xff', '\xff', '\xff', '\xff', 'm'};
   ASSERT_EQ(::send(there.descriptor(), header.data(), header.size(), 0), 5);
   EXPECT_TRUE(hear().empty());
@@ -114,7 +114,7 @@ TEST_F(RemoteMachines, that_send_a_text_without_an_end_are_left_alone_too) {
   EXPECT_THAT(machine.loss().value_or(""), HasSubstr("no message"));
 }
 
-TEST_F(RemoteMachines, that_have_been_told_the_end_are_no_loss) {
+TEST_F(RemoteMachines, ThatHaveBeenToldTheEndAreNoLoss) {
   machine.conclude(75);
   there.exchange(0);
   EXPECT_EQ(std::get<Conclude>(*order_from(*there.next())).code, 75);
@@ -124,7 +124,7 @@ TEST_F(RemoteMachines, that_have_been_told_the_end_are_no_loss) {
   machine.part();
 }
 
-TEST_F(RemoteMachines, that_are_given_up_notice_it) {
+TEST_F(RemoteMachines, ThatAreGivenUpNoticeIt) {
   machine.hang_up();
   EXPECT_EQ(machine.descriptor(), -1);
   machine.tell(KillProcess{3});

@@ -13,7 +13,7 @@
 namespace copus {
 namespace {
 
-TEST(ControlSocket, carries_what_ranks_say) {
+TEST(ControlSocket, CarriesWhatRanksSay) {
   auto [launcher, rank] = control_sockets();
   EXPECT_FALSE(receive_from_rank(&launcher));
   EXPECT_TRUE(send(rank, {FromRank::Kind::ready}));
@@ -24,7 +24,7 @@ TEST(ControlSocket, carries_what_ranks_say) {
   EXPECT_TRUE(launcher.is_open());
 }
 
-TEST(ControlSocket, carries_an_epoch_with_its_segment) {
+TEST(ControlSocket, CarriesAnEpochWithItsSegment) {
   auto [launcher, rank] = control_sockets();
   const Epoch epoch{3, {0, 4, 5}, {{1, {1, "step 12, forward", "killed", 77}}, {2, {2, "", "stopped\nand more", 0}}}};
   ASSERT_TRUE(send(launcher, FromLauncher::Kind::regroup));
@@ -53,7 +53,7 @@ void send_raw(const Descriptor& socket, const std::string& bytes) {
 
 std::string as_bytes(int64_t number) { return {reinterpret_cast<const char*>(&number), sizeof number}; }
 
-TEST(ControlSocket, tells_the_launcher_what_is_no_message_and_goes_on) {
+TEST(ControlSocket, TellsTheLauncherWhatIsNoMessageAndGoesOn) {
   auto [launcher, rank] = control_sockets();
   const std::string garbled[] = {"x",         std::string(1000, '\xa5'),  as_bytes(0),
                                  as_bytes(3), as_bytes(int64_t{1} << 32), as_bytes(1) + "x"};
@@ -67,7 +67,7 @@ TEST(ControlSocket, tells_the_launcher_what_is_no_message_and_goes_on) {
 
 // Such an error ends the rank, and the job heals. The rank neither mistakes the bytes for a message nor runs out of
 // memory.
-TEST(ControlSocket, refuses_what_is_no_message_of_the_launcher) {
+TEST(ControlSocket, RefusesWhatIsNoMessageOfTheLauncher) {
   auto [launcher, rank] = control_sockets();
   const int64_t epoch = static_cast<int64_t>(FromLauncher::Kind::epoch);
   const std::string begin = as_bytes(epoch) + as_bytes(1) + as_bytes(0);
@@ -86,7 +86,7 @@ TEST(ControlSocket, refuses_what_is_no_message_of_the_launcher) {
   }
 }
 
-TEST(ControlSocket, carries_an_epoch_of_many) {
+TEST(ControlSocket, CarriesAnEpochOfMany) {
   auto [launcher, rank] = control_sockets();
   const Epoch epoch{1, std::vector<int64_t>(5000, 8), {}};
   ASSERT_TRUE(send_epoch(launcher, epoch, 0, launcher.number()));
@@ -94,7 +94,7 @@ TEST(ControlSocket, carries_an_epoch_of_many) {
 }
 
 // Guards against a message that arrives between the receiver's peek and read and would be truncated.
-TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
+TEST(ControlSocket, ReceivesMessagesWholeWhileTheyAreBeingSent) {
   constexpr int64_t messages = 20'000;
   auto [launcher, rank] = control_sockets();
   std::thread sender([&launcher = launcher] {
@@ -115,7 +115,7 @@ TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
 }
 
 // The kernel reports such an end before it delivers what was sent.
-TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) {
+TEST(ControlSocket, ReceivesWhatWasSentByAnEndThatLeftMessagesUnread) {
   auto [launcher, rank] = control_sockets();
   EXPECT_TRUE(send(launcher, FromLauncher::Kind::regroup));
   EXPECT_TRUE(send(rank, {FromRank::Kind::wants_to_leave}));
@@ -127,7 +127,7 @@ TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) 
   EXPECT_FALSE(launcher.is_open());
 }
 
-TEST(ControlSocket, tells_that_the_other_end_is_closed) {
+TEST(ControlSocket, TellsThatTheOtherEndIsClosed) {
   auto [launcher, rank] = control_sockets();
   launcher = Descriptor();
   EXPECT_FALSE(send(rank, {FromRank::Kind::ready}));

@@ -20,7 +20,7 @@ namespace copus {
 namespace {
 
 // A process outside the job keeps the arenas open after all ranks have ended, as a launcher does.
-TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
+TEST(StateArena, ThoseThatAreKeptAreReadWhenAllRanksHaveEnded) {
   auto [from_ranks, to_keep] = control_sockets();
   const auto fills = [&socket = to_keep](World& world) {
     const auto arena = StateArena::join(world);
@@ -56,7 +56,7 @@ TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
 }
 
 // A rank may still have older memory of an ended process, which has loaded its state again since.
-TEST(StateArena, of_two_of_an_ended_process_the_one_that_is_kept_counts) {
+TEST(StateArena, OfTwoOfAnEndedProcessTheOneThatIsKeptCounts) {
   std::unique_ptr<StateArena> later = StateArena::join(*single_rank_world(), {1});
   ASSERT_NE(later, nullptr);
   later->mine()[0] = std::byte{99};

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "copus/comm/background_thread.h"
-#include "copus/comm/job/start/looks.h"
+#include "copus/comm/job/start/poll_timer.h"
 
 namespace copus {
 
@@ -49,13 +49,13 @@ void Lifeline::untie() {
 
 void Lifeline::listen() {
   double silent_seconds = 0;
-  Looks looks;
+  PollTimer timer;
   while (true) {
     pollfd source{socket_.number(), POLLIN, 0};
     ::poll(&source, 1, look_for_signs_milliseconds);
     const std::scoped_lock lock(mutex_);
     if (stopping_) return;
-    silent_seconds += std::min(looks.next(), longest_look_for_signs);
+    silent_seconds += std::min(timer.next(), longest_look_for_signs);
     while (auto message = receive_from_lifeline(&socket_)) {
       silent_seconds = 0;
       if (message->failure) last_ = std::move(*message);

@@ -108,7 +108,7 @@ int64_t sum_of_ranks(World& world) {
   return sum;
 }
 
-TEST_F(Memberships, meet_in_epoch_after_epoch) {
+TEST_F(Memberships, MeetInEpochAfterEpoch) {
   Rank& first = add_rank(0, 3);
   Rank& second = add_rank(1, 3);
   Rank& third = add_rank(2, 3);
@@ -142,7 +142,7 @@ TEST_F(Memberships, meet_in_epoch_after_epoch) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(Memberships, give_a_failed_world_where_one_does_not_come) {
+TEST_F(Memberships, GiveAFailedWorldWhereOneDoesNotCome) {
   Rank& first = add_rank(0, 3);
   Rank& second = add_rank(1, 3);
   const FailureReport failure{2, "", "killed", 7};
@@ -172,7 +172,7 @@ TEST_F(Memberships, give_a_failed_world_where_one_does_not_come) {
   other.join();
 }
 
-TEST_F(Memberships, hear_of_a_failure_that_only_the_launcher_sees) {
+TEST_F(Memberships, HearOfAFailureThatOnlyTheLauncherSees) {
   Rank& first = add_rank(0, 2);
   Rank& second = add_rank(1, 2);
   const auto take_part = [&](Rank& rank) {
@@ -198,7 +198,7 @@ TEST_F(Memberships, hear_of_a_failure_that_only_the_launcher_sees) {
 
 // A rank that was delayed finds addresses of an epoch that is over. Even if a door of another epoch now has the same
 // address, it does not admit the rank.
-TEST_F(Memberships, of_an_old_epoch_are_let_in_nowhere) {
+TEST_F(Memberships, OfAnOldEpochAreLetInNowhere) {
   TcpDoor door("127.0.0.1", make_token(), 2);
   published_["copus//0/tcp/0"] = concat(door.address().host, ' ', door.address().port, ' ', make_token());
   Rank& late = add_rank(1, 2);

@@ -13,8 +13,8 @@
 #include "copus/base/files/write_all.h"
 #include "copus/comm/announcements.h"
 #include "copus/comm/background_thread.h"
-#include "copus/comm/job/start/looks.h"
 #include "copus/comm/job/start/parent_process.h"
+#include "copus/comm/job/start/poll_timer.h"
 
 namespace copus {
 
@@ -56,9 +56,9 @@ class LauncherWatch {
   }
 
   void watch() {
-    Looks looks;
+    PollTimer timer;
     while (!pause(look_at_launcher_after)) {
-      if (parent_.has_stopped(looks.next())) {
+      if (parent_.has_stopped(timer.next())) {
         tell("copus: ",
              "stopped (SIGSTOP); training goes on, but until that process does too nobody passes signals on "
              "or sees to ranks that fail\n");

@@ -6,16 +6,16 @@
 
 namespace copus {
 
-class Looks {
+class PollTimer {
  public:
   // Returns the seconds since the previous call, at first since the construction.
   double next() {
     const auto now = std::chrono::steady_clock::now();
-    return std::chrono::duration<double>(now - std::exchange(looked_, now)).count();
+    return std::chrono::duration<double>(now - std::exchange(polled_at_, now)).count();
   }
 
  private:
-  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point polled_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace copus
