@@ -62,7 +62,7 @@ TEST(TcpJobs, that_nothing_is_sent_in_meet_and_part) {
   EXPECT_EQ(sizes, 25);
 }
 
-// The number of this machine's listening sockets.
+// The number of listening sockets on this machine.
 int64_t num_doors() {
   std::ifstream table("/proc/self/net/tcp");
   std::set<std::string> listening;
@@ -96,7 +96,7 @@ TEST(TcpJobs, close_their_doors_when_all_have_come) {
           everyone.receive(&value, 1, DataType::int64, from);
           EXPECT_EQ(value, world.rank());
         }
-        // The thread that admitted the last rank closes the door after that.
+        // The thread closes the listening socket only after it has admitted the last rank.
         while (true) {
           const std::scoped_lock lock(mutex);
           if (num_doors() == before) break;
@@ -223,8 +223,8 @@ std::vector<std::string> meet_at(const std::vector<std::optional<double>>& secon
   return failures;
 }
 
-// Longer than the allowed silence: ranks that wait for the late one keep others waiting, which must not report them
-// dead.
+// The rank comes after more than the allowed silence. Ranks that wait for it keep other ranks waiting, and must not be
+// reported dead for that.
 TEST(TcpMeetings, wait_for_a_rank_that_comes_late) {
   const std::vector<std::optional<double>> seconds = {0, 0, 0, 0, 3.6, 0, 0, 0};
   for (const std::string& failure : meet_at(seconds, 20)) EXPECT_EQ(failure, "");

@@ -24,7 +24,7 @@ TEST(SharedCounter, reaches_targets_across_its_wrap) {
   EXPECT_TRUE(counter.reached(std::numeric_limits<uint32_t>::max()));
 }
 
-// Two threads that always sleep immediately: a lost wake-up would cost the whole sleep time.
+// Two threads that always sleep immediately, so that a lost wake-up would cost a whole sleep time.
 TEST(SharedCounter, loses_no_wake_up) {
   constexpr uint32_t turns = 1000;
   constexpr double sleep_seconds = 0.9;

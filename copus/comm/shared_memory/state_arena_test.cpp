@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t page = ArenaSpace::alignment;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// A simple model with one element per page: its owner.
+// A reference model with one element per page, which holds the page's owner.
 class NaiveSpace {
  public:
   int64_t allocate(int64_t bytes, int64_t owner) {
@@ -112,7 +112,7 @@ TEST(ArenaSpace, refuses_what_is_no_allocation) {
 
 int64_t value_of(int64_t rank, int64_t element) { return rank * 1'000'003 + element; }
 
-// Each rank writes its own numbers into its arena, reads those of all others, and writes again.
+// Each rank writes its numbers into its own arena, reads the arenas of all others, and writes again.
 void share(World& world) {
   const auto arena = StateArena::join(world);
   ASSERT_NE(arena, nullptr);
@@ -185,7 +185,7 @@ TEST(StateArena, prefault_fails_where_there_is_no_more) {
 // Why tests that take a rank's descriptors away are skipped under sanitizers, which are used together.
 constexpr const char* needs_descriptors = "UndefinedBehaviorSanitizer checks an object's type by a pipe";
 
-// One rank can create no file, or can create one but open no other.
+// In one case a rank can create no file; in another it can create one but cannot open the others' files.
 TEST(StateArena, is_had_by_all_ranks_or_by_none) {
   if (under_address_sanitizer) GTEST_SKIP() << needs_descriptors;
   for (const int files : {0, 1}) {
@@ -203,7 +203,7 @@ TEST(StateArena, is_had_by_all_ranks_or_by_none) {
   }
 }
 
-// The dead owner's memory stays readable without a fault. A rank that notices the death ends the job.
+// After its owner's death the memory stays readable. The rank that notices the death ends the job.
 TEST(StateArena, outlives_its_owner) {
   const auto body = [](World& world) {
     const auto arena = StateArena::join(world);
@@ -224,7 +224,7 @@ TEST(StateArena, outlives_its_owner) {
 
 std::string long_record(int64_t number) { return concat(number, std::string(100'000 + number, 'r')); }
 
-// A later reader finds the last complete record, here after the owner has died while writing records in a row.
+// A later reader finds the last complete record, here after the owner was killed while writing records in a loop.
 TEST(StateArena, a_record_outlives_its_owner_and_is_whole) {
   const auto body = [](World& world) {
     const auto arena = StateArena::join(world);
@@ -263,7 +263,8 @@ class Epochs {
 
   const std::vector<int64_t>& members(int64_t epoch) const { return members_[epoch]; }
 
-  // Returns whether all ended as expected. A process that is missing in a later epoch ends by a kill.
+  // Returns whether all processes ended as expected. A process that is missing from a later epoch is expected to be
+  // killed.
   bool run(int64_t processes, const Body& body) const {
     std::vector<pid_t> children;
     for (int64_t process = 0; process < processes; ++process) {
@@ -342,7 +343,7 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
     for (const int64_t other : processes) EXPECT_EQ(value_in(other, 0), 100 + other);
     if (epoch == 1 || epoch == 2) {
       EXPECT_EQ(value_in(1, 0), 101) << "of a process that has ended, for newcomers too";
-      // A member writes into it, and all see the change.
+      // One member writes into the ended process' arena, and all members see the change.
       if (world.rank() == 0) reinterpret_cast<int64_t*>(arena->stand_in(1))[1] = 7 + epoch;
       world.everyone().barrier();
       EXPECT_EQ(value_in(1, 1), 7 + epoch);
@@ -356,8 +357,8 @@ TEST(StateArena, goes_through_epochs_with_those_of_processes_that_have_ended) {
   EXPECT_TRUE(epochs.run(5, body));
 }
 
-// Ranks that believe they are on two machines. Each maps the arenas of its own machine, including that of an ended
-// process, as long as another process of that machine remains.
+// Ranks that believe they are on two machines. Each maps the arenas of its own machine. It also maps the arena of an
+// ended process, as long as another process of that machine remains.
 TEST(StateArena, is_shared_within_a_machine) {
   const Epochs epochs({{0, 1, 2, 3, 4}, {0, 1, 3}, {0, 3, 5, 6}});
   const std::map<int64_t, int64_t> machines = {{0, 7}, {1, 7}, {2, 7}, {3, 9}, {4, 9}, {5, 7}, {6, 8}};

@@ -160,7 +160,7 @@ TEST(Composition, lets_a_member_leave_and_does_not_replace_it) {
   EXPECT_THAT(told(composition), IsEmpty()) << "however it ends";
 }
 
-// The state that it holds may be on its way to members that fail.
+// If a member fails while it copies the leaving member's state, the leaving member is still needed.
 TEST(Composition, a_member_that_leaves_stays_until_an_epoch_has_ended_without_a_failure) {
   Composition composition(4, false);
   composition.asks_to_leave(1);
@@ -408,7 +408,7 @@ TEST(Composition, a_job_does_not_begin_again_that_has_begun_is_to_stop_or_has_lo
   }
 }
 
-// They did not receive the plan of the run from anyone.
+// Newcomers have not received the plan of the run from anyone.
 TEST(Composition, newcomers_alone_do_not_begin_a_run) {
   Composition composition(2, true);
   composition.ends(1, false);
@@ -668,7 +668,7 @@ class RandomJob {
       strike();
       carry_out();
     }
-    // From now on nothing more fails, and every awaited process comes.
+    // From now on nothing more fails, and every process that others wait for arrives.
     for (int64_t i = 0; i < 200; ++i) {
       for (const int64_t process : living()) {
         go_on(process);

@@ -95,7 +95,7 @@ TEST(MachineMessages, of_an_unknown_kind_are_none) {
   EXPECT_FALSE(news_from(packed(News(Said{1, {FromRank::Kind{77}}}))));
 }
 
-// Guards against trusting received lengths, for which memory would be allocated.
+// Received lengths must not be trusted: memory would be allocated for them.
 TEST(MachineMessages, of_random_bytes_are_read_without_harm) {
   std::mt19937_64 random(1);
   const std::string epoch = packed(orders()[4]);

@@ -46,7 +46,7 @@ TEST(ControlSocket, carries_an_epoch_with_its_segment) {
   EXPECT_EQ(sent.st_ino, arrived.st_ino);
 }
 
-// Sends bytes that need not be a message.
+// Sends arbitrary bytes, which may not form a message.
 void send_raw(const Descriptor& socket, const std::string& bytes) {
   ASSERT_EQ(::send(socket.number(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
 }
@@ -65,8 +65,8 @@ TEST(ControlSocket, tells_the_launcher_what_is_no_message_and_goes_on) {
   EXPECT_EQ(receive_from_rank(&launcher).value().kind, FromRank::Kind::ready);
 }
 
-// Such an error ends the rank, and the job heals. The rank neither mistakes the bytes for a message nor runs out of
-// memory.
+// The error ends the rank, after which the job continues without it. The rank must neither mistake the bytes for a
+// message nor run out of memory.
 TEST(ControlSocket, refuses_what_is_no_message_of_the_launcher) {
   auto [launcher, rank] = control_sockets();
   const int64_t epoch = static_cast<int64_t>(FromLauncher::Kind::epoch);
@@ -114,7 +114,7 @@ TEST(ControlSocket, receives_messages_whole_while_they_are_being_sent) {
   sender.join();
 }
 
-// The kernel reports such an end before it delivers what was sent.
+// The kernel reports the unread messages (ECONNRESET) before it delivers what the closed end had sent.
 TEST(ControlSocket, receives_what_was_sent_by_an_end_that_left_messages_unread) {
   auto [launcher, rank] = control_sockets();
   EXPECT_TRUE(send(launcher, FromLauncher::Kind::regroup));

@@ -1,4 +1,4 @@
-// Tests that launchers keep the memory of ended ranks.
+// Tests that a launcher keeps the shared memory (arena) of ranks that have ended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ TEST(StateArena, those_that_are_kept_are_read_when_all_ranks_have_ended) {
   EXPECT_EQ(run_ranks_as_processes(2, reads), std::vector<int>(2, 0));
 }
 
-// A rank may still have older memory of an ended process, which has loaded its state again since.
+// After a process has loaded its state again, it has a new arena. A rank may still map this process' older arena.
 TEST(StateArena, of_two_of_an_ended_process_the_one_that_is_kept_counts) {
   std::unique_ptr<StateArena> later = StateArena::join(*single_rank_world(), {1});
   ASSERT_NE(later, nullptr);

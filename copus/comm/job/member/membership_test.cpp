@@ -19,7 +19,7 @@ namespace {
 
 constexpr double wait_seconds = 60;
 
-// A rank that executes tasks in its own thread, and the launcher's ends of its sockets.
+// A rank that executes tasks on its own thread, and the launcher's ends of the rank's sockets.
 class Rank {
  public:
   Rank(int64_t process, int64_t size, const OpenMeetingPlace& place) {
@@ -196,8 +196,8 @@ TEST_F(Memberships, hear_of_a_failure_that_only_the_launcher_sees) {
   other.join();
 }
 
-// A rank that was delayed finds addresses of an epoch that is over. Even if a door of another epoch now has the same
-// address, it does not admit the rank.
+// A delayed rank connects to addresses of an epoch that is over. A listening socket of another epoch may by now have
+// one of these addresses, but does not admit the rank.
 TEST_F(Memberships, of_an_old_epoch_are_let_in_nowhere) {
   TcpDoor door("127.0.0.1", make_token(), 2);
   published_["copus//0/tcp/0"] = concat(door.address().host, ' ', door.address().port, ' ', make_token());
