@@ -1,4 +1,4 @@
-// Checks the run directory that a command was given, and makes the message if there is no run in it.
+// Checks the run directory that a command was given. Makes the error message if it contains no run.
 #pragma once
 
 #include <filesystem>
@@ -6,15 +6,15 @@
 
 namespace copus {
 
-// Returns a hint if the folder contains runs, as runs/ does. The words continue a sentence: ", which is a folder of 2:
-// give one of them, such as runs/b". Empty if none of its subfolders has `needed_file`.
+// Returns a hint if the folder is not a run but contains runs, as runs/ does. The hint continues a sentence: ", which
+// is a folder of 2: give one of them, such as runs/b". Empty if none of its subfolders has `needed_file`.
 std::string if_folder_of_runs(const std::filesystem::path& folder, const std::string& needed_file);
 
-// Returns the message that there is no run in the directory: "there is no run in r (...)". If the directory contains
-// runs, suggests one of them. `needed_file` is a file that a run would have.
+// Returns the message that the directory holds no run: "there is no run in r (...)". If the directory contains runs,
+// the message suggests one of them. `needed_file` is a file that every run has.
 std::string why_no_run(const std::filesystem::path& directory, const std::string& needed_file);
 
-// Throws UserError, which refers to the command's help, if the directory has no `needed_file`.
+// Throws UserError if the directory has no `needed_file`. The message refers to the help of `command`.
 void check_is_run(const std::string& command, const std::filesystem::path& directory,
                   const std::string& needed_file = "config.toml");
 
