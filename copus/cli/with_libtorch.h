@@ -14,8 +14,8 @@ struct NeedsLibtorch {
   std::string command;  // the command as typed: "copus bench step"
 };
 
-// Returns the version ("2.13.0+cu130") of the Python package `torch` in the folder `package`. Empty if the folder holds
-// only a libtorch without Python.
+// Returns the version ("2.13.0+cu130") of the Python package `torch` in the folder `package`. Empty if there is no
+// such package, as with a libtorch without Python.
 std::string version_of_pytorch(const std::filesystem::path& package);
 
 // Returns the path of copus-torch, or nothing if there is none. It is next to this program or, if a Python wheel

@@ -11,13 +11,13 @@ namespace copus {
 
 namespace {
 
-// Fractions of the variance of the residual (draw_true_seconds), fitted to published runs. Each belongs to a factor
-// that configurations share: a degree, the micro-batch, or the other options. share_of_its_own is the rest, the
-// fraction of the factor that each strategy with its micro-batch has for itself.
+// Shares of the residual's variance (draw_true_seconds), fitted to published runs. Each of the first shares belongs to
+// a factor that several configurations have in common: those with the same d, t, p, micro-batch, or other options.
+// share_of_its_own is the remainder: the factor of one strategy with one micro-batch.
 constexpr double share_of_data = 0.20, share_of_tensor = 0.04, share_of_pipeline = 0.05, share_of_micro_batch = 0.20,
                  share_of_options = 0.04, share_of_its_own = 0.47;
 
-// The logarithm of a stalled pipeline's factor: its minimum, the mean excess over the minimum (exponential), and its
+// ln(factor) of a stalled pipeline's step time: its minimum, its mean excess over the minimum (exponential), and its
 // maximum.
 constexpr double least_stall = 0.3, mean_beyond = 1.5, greatest_stall = 3.5;
 
@@ -25,7 +25,7 @@ class Residuals {
  public:
   Residuals(const StepTimeError& error, uint64_t seed) : error_(error), seed_(seed) {}
 
-  // Returns the logarithm of a configuration's factor.
+  // Returns ln(factor) for a configuration's step time.
   double of(const Configuration& configuration) {
     const ParallelStrategy& strategy = configuration.strategy;
     ParallelStrategy options = strategy;
