@@ -2,8 +2,8 @@
 """Storms: ranks are killed or stopped again and again, faster than a job can heal. Is a step lost, or does the run end?
 
 Each run trains a small model on 4 or 6 ranks, on one machine or on two (simulated by two launchers on this machine).
-The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
-SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. Launchers are not struck. 30 steps after the last
+The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by
+SIGKILL, SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. Launchers are not struck. 30 steps after the last
 strike the launchers receive SIGTERM, which ends the job with a checkpoint and code 75. If the job ends before its
 SIGTERM, it is resumed. In the table, such an end with code 75 counts as "resumed after 75", and one with code 1 as
 "ended otherwise".
