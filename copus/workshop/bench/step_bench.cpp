@@ -43,7 +43,7 @@ double measure_bandwidth(at::Device device) {
   return best;
 }
 
-// Elements of activations that the element-wise kernels of one step must read or write per token, each operand once.
+// The number of activation elements that a step's element-wise kernels must read or write per token, each operand once.
 double elementwise_elements_per_token(const ModelDescription& m) {
   const auto hidden = static_cast<double>(m.hidden_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
@@ -75,9 +75,9 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   return static_cast<double>(m.num_layers) * (norms + multiplied + normed_heads + rotary + activation) + ends;
 }
 
-// Fills the weights with random numbers on the device, which suffice for the measurement. ParameterStore::initialize
-// computes its numbers on the host, which takes some seconds for billions of weights. Programs that take turns on a GPU
-// would lose these seconds in every turn.
+// Fills the weights with random numbers on the device, which is good enough for measurements.
+// ParameterStore::initialize computes its numbers on the host, which takes some seconds for billions of weights;
+// programs that take turns on a GPU would lose these seconds in every turn.
 void fill_on_device(ParameterStore& store, double standard_deviation) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
@@ -152,7 +152,8 @@ StepBench::StepBench(const StepBenchOptions& options) {
 StepBench::~StepBench() {
   const at::Device device = implementation_->device;
   implementation_.reset();
-  // The allocator would keep the memory for later tensors, but programs that take turns on one GPU need it.
+  // Returns the memory to the device, because programs that take turns on one GPU need it. Otherwise the allocator
+  // would keep it for later tensors.
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
 }
 
@@ -167,9 +168,8 @@ double StepBench::run(int64_t steps) {
 void StepBench::Implementation::add_floors(StepBenchResult& result) const {
   const ModelDescription& model = options.model;
   const double trained_tokens = static_cast<double>(tokens_per_step());
-  // The attention term of training_flops_per_token counts the whole score matrix. Only the causal half of the matrix is
-  // needed, and the backward pass computes the scores again. Each visible score thus takes (2 + 5) / 6 of the
-  // convention's operations.
+  // training_flops_per_token counts the whole score matrix in its attention term. Only its causal half is needed, but
+  // the backward pass computes the scores again. Each visible score thus takes (2 + 5) / 6 of the counted operations.
   const double attention_convention = 24.0 * static_cast<double>(model.num_layers * model.num_heads * model.head_dim) *
                                       attended_tokens(model, options.sequence_length);
   const double peak = result.matmul_peak_gflops * 1e9;
