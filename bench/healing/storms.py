@@ -3,9 +3,9 @@
 
 Each run trains a small model on 4 or 6 ranks, on one machine or on two (simulated by two launchers on this machine).
 The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by
-SIGKILL, SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. Launchers are not struck. 30 steps after the last
-strike the launchers receive SIGTERM, which ends the job with a checkpoint and code 75. If the job ends before its
-SIGTERM, it is resumed. In the table, such an end with code 75 counts as "resumed after 75", and one with code 1 as
+SIGKILL, SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. Launchers are not struck. 30 steps after
+the last strike the launchers receive SIGTERM, which ends the job with a checkpoint and code 75. If the job ends before
+its SIGTERM, it is resumed. In the table, such an end with code 75 counts as "resumed after 75", and one with code 1 as
 "ended otherwise".
 
 A run passes if it ends with code 75 after the SIGTERM or with code 0, has every step once, and has the same samples and
