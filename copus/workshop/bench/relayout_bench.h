@@ -41,7 +41,7 @@ struct RelayoutBenchResult {
 };
 
 // Trains in `from`, switches to `to` and back in every round, and finally writes a checkpoint. Every rank calls this.
-// All ranks return the result, but only rank 0's counts. Throws InternalError if a switch is vetoed.
+// Use the result of rank 0. Throws InternalError if a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
 // Loads the checkpoint in layout `to`, in new processes. Returns when all ranks were ready to step, on the same clock
