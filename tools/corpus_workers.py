@@ -75,7 +75,7 @@ class Work:
 def begin_worker(work):
     global tokenize_piece
     tokenize_piece = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has the pieces ended that are begun
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent lets begun pieces finish
 
     def end_with_parent():
         multiprocessing.parent_process().join()
@@ -92,7 +92,7 @@ def call_worker(number, documents):
 def worker_pool(work, processes):
     """Returns a pool of processes for tokenize_pieces. All are forked at once. This program must not have started a
     thread before, because a lock that a thread holds at the fork stays locked in the child."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process works on one core
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process uses one core
     pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin_worker, (work,))
     try:
         pool.submit(int).result()  # the first call forks

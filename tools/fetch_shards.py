@@ -7,15 +7,15 @@
 The shards are those that tools/tokenize_corpus.py --shard-tokens writes, behind a URL that fsspec reads: https://,
 s3://, gs:// and others. The first call copies the indices of all shards, which are small and which a run with
 data.shuffle_shards = true needs at its start. The second call follows the run: it reads the list of the next shards in
-the run directory (shards.txt) and keeps the first ones of them here, until the run is complete. With --delete-passed it
-deletes the tokens of the other shards. If the run is complete at the start, the program waits up to --deadline for the
-run to be resumed; until then it neither copies nor deletes tokens. Without --run-dir it copies all shards. Up to
+the run directory (shards.txt) and keeps the first --ahead of them here, until the run is complete. With --delete-passed
+it deletes the tokens of the other shards. If the run is complete at the start, the program waits up to --deadline for
+the run to be resumed; until then it neither copies nor deletes tokens. Without --run-dir it copies all shards. Up to
 --parallel files are copied at a time.
 
-A shard has its name when it is whole: its size is the one that its index says. A transfer that fails or ends early is
-repeated. If a file gets no farther for --deadline, the program names it and ends with exit code 2. Ctrl-C and SIGTERM
-stop it, with exit codes 130 and 143. It removes the partial files of an earlier call, so that one folder allows one
-call at a time for each corpus.
+A shard gets its final name only when it is complete, with the size that its index gives. A transfer that fails or ends
+early is repeated. If a file makes no progress for --deadline, the program names the file and exits with code 2. Ctrl-C
+and SIGTERM stop it, with exit codes 130 and 143. It removes the partial files of an earlier call, so that one folder
+allows one call at a time for each corpus.
 """
 
 import argparse

@@ -18,8 +18,8 @@ def open_standard_descriptors():
 
 
 def discard(stream):
-    """Redirects a standard stream that cannot be written to the null device; otherwise Python fails again when it
-    exits."""
+    """Points a standard stream that can no longer be written at the null device; otherwise Python fails a second time
+    at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

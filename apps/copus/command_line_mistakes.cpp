@@ -13,11 +13,11 @@ namespace copus {
 
 namespace {
 
-// The given command, as far as it was understood.
+// The command that was given, as far as it was recognised.
 struct CommandLine {
   CLI::App* command;
-  std::string words;                 // that lead to the command: "copus bench step"
-  std::vector<std::string> unknown;  // words without a meaning there, in their order
+  std::string words;                 // the words that name the command: "copus bench step"
+  std::vector<std::string> unknown;  // words that the command does not know, in order
 
   std::string help() const { return concat(" (see '", words, " --help')"); }
   bool has_settings() const { return command->get_option_no_throw("--set") != nullptr; }
@@ -189,7 +189,7 @@ std::string unexpected_words(const CommandLine& line) {
   return concat(text, options_of(*line.command), line.help());
 }
 
-// Returns the option that begins the parser's message.
+// Returns the option with which the parser's message begins.
 const CLI::Option* option_named_by(const CommandLine& line, const std::string& message) {
   for (const CLI::Option* option : visible_options(*line.command)) {
     const std::string name = option->get_name();
@@ -210,7 +210,7 @@ std::string meaning_of(const CLI::Option& option) {
   return meaning;
 }
 
-// Says what is missing or given too often, instead of using the parser's words.
+// Says in our own words what is missing or given too often.
 std::string in_our_words(const CLI::ParseError& error, const CommandLine& line) {
   std::string text = error.what();
   const CLI::Option* const option = option_named_by(line, text);

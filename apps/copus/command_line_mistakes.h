@@ -11,14 +11,14 @@ namespace copus {
 // because a misspelt word is often the reason why another word seems to be missing.
 std::string explain(const CLI::ParseError& error, CLI::App& program);
 
-// Throws UserError if an option or an argument of the given command is empty, like the value of an unset shell
-// variable. A prompt may be empty.
+// Throws UserError if an option or an argument of the given command is empty, as when a shell variable is not set. Only
+// a prompt may be empty.
 void refuse_empty_values(const CLI::App& program);
 
 // Lists the available commands.
 std::string no_command(CLI::App& program);
 
-// Adds to the message about a command's mistake where its options are explained, if the message mentions an option.
+// If a message about a command's mistake mentions an option, adds where the command's options are explained.
 std::string with_help(const std::string& message, CLI::App& program);
 
 }  // namespace copus

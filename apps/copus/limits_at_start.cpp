@@ -1,5 +1,5 @@
-// Reports limits that leave the program too little memory to start. libtorch initialises its globals before main.
-// Without enough stack or memory for this, a signal would end the process.
+// Reports limits that leave the program too little memory to start. libtorch initialises its globals before main. If
+// there is not enough stack or memory for that, a signal would end the process without a message.
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -10,5 +10,5 @@ int main(int argc, char** argv) {
   copus::report_file_size_limit();
   const int exit_code = copus::run_program(argc, argv);
   std::fflush(nullptr);
-  std::_Exit(exit_code);  // without the destructors of libtorch's globals, which take a third of a second and more
+  std::_Exit(exit_code);  // skips the destructors of libtorch's globals, which take a third of a second or more
 }

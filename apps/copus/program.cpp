@@ -68,14 +68,14 @@ int tell(const std::exception_ptr& end) {
   }
 }
 
-// Returns the exit code of a command that has ended with `exit_code`. The command has failed if the disk did not accept
-// its output. A closed pipe, as with `| head`, is not a failure, because its reader needs no more output.
+// Returns the exit code for a command that has ended with `exit_code`. If the disk did not accept the command's output,
+// the command has failed. A closed pipe, as with `| head`, is not a failure, because its reader needs no more output.
 int exit_code_with_output(int exit_code) {
   std::cout.flush();
   if (std::cout && std::ferror(stdout) == 0) return exit_code;
   struct stat status{};
   if (::fstat(STDOUT_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))) return exit_code;
-  // Streams do not keep the reason, so another write finds it.
+  // Streams do not keep the reason of an error, so it is found by writing again.
   std::cout.clear();
   std::clearerr(stdout);
   errno = 0;
@@ -85,8 +85,8 @@ int exit_code_with_output(int exit_code) {
   return exit_code == 0 ? users_mistake : exit_code;
 }
 
-// Ends the process when an exception leaves a thread other than the first. If the user can fix the cause, prints how,
-// without a core dump.
+// Ends the process when an exception leaves a thread other than the first. If the user can fix the cause, prints how
+// to, and writes no core dump.
 [[noreturn]] void end_of_a_thread() {
   const std::exception_ptr end = std::current_exception();
   const int exit_code = end ? tell(end) : our_bug;

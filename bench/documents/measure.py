@@ -6,9 +6,9 @@
 Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
 4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
 run measured, processor seconds of a step (of one thread; the median of the turns, with their range), the seconds that
-were predicted, and the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes the
-start: the time of a one-step run is subtracted. A busy machine changes it less than it changes tokens/s. The corpus is
-as long as the steps, so that every sequence counts once: sequences of few documents differ much in their work.
+were predicted, and the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes
+start-up: the time of a one-step run is subtracted. A busy machine changes it less than it changes tokens/s. The corpus
+is as long as the steps, so that every sequence counts once: sequences of few documents differ much in their work.
 Predictions come from a run's start, before it has learned from a step, on a machine that `copus profile --machine` has
 described in fp32; without --machine this is done first.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Faults at every place of a job that trains, heals, leaves and resumes: does any of them cost a step?
+"""Injects faults at every place of a job that trains, heals, loses ranks in order and resumes. Is any step lost?
 
 A place is a rank's report of where it is; reports that differ only in numbers are the same place. A run with only the
 story's own faults lists the places, so that no new place is missed. A cell is a place, a process with its role, and a

@@ -2,9 +2,9 @@
 """Jobs whose ranks and machines leave in order at random moments: does any of them lose a step?
 
 Each run trains the same small model on two machines of two ranks each, simulated by two launchers on this machine. The
-run's seed draws the layout. SIGTERM is sent to machines and ranks at random moments, together or in sequence. A job that exits with code
-75 is resumed. A run passes if it exits with code 0, has every step once, and consumes the same samples and has the same
-losses as the undisturbed run.
+run's seed draws the layout. SIGTERM is sent to machines and ranks at random moments, together or in sequence. A job
+that exits with code 75 is resumed. A run passes if it exits with code 0, has every step once, and consumes the same
+samples and has the same losses as the undisturbed run.
 
 Results are appended to a file, a line per run, and a second call continues from there:
     python3 bench/healing/leaving.py --runs 100 --output leaving.jsonl

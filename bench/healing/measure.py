@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the cost of being ready to heal, and then of a fault: see README.md in this folder."""
+"""Measures what it costs a job to be ready to heal, and what a fault costs: see README.md in this folder."""
 
 import argparse
 import json

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Storms: ranks are struck again and again, faster than a job can heal. Does a storm cost a step, or end the run?
+"""Storms: ranks are killed or stopped again and again, faster than a job can heal. Is a step lost, or does the run end?
 
 Each run trains a small model on 4 or 6 ranks, on one machine or on two (simulated by two launchers on this machine).
-The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by SIGKILL,
-SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. 30 steps after the last strike the launchers
-receive SIGTERM, which ends the job with a checkpoint and code 75. A run passes if it ends in this way or with code 0,
-has every step once, and consumes the same samples and has the same losses as the undisturbed run. At this learning rate
-the losses of undisturbed runs in different layouts differ by at most 1e-7 after 1,000 steps. At a rate of 1e-3 the
-model memorises its text, and rounding alone changes the losses by 20 %. A run that ends before SIGTERM is resumed. Code
-75 is then an orderly end, and code 1 is listed as ended otherwise. Launchers are not struck.
+The run's seed draws the layout and the ZeRO stage. Random ranks are struck every 0.05 to 1 s, at least 20 times, by
+SIGKILL, SIGSEGV, SIGSTOP, a stop of two seconds, and on one machine SIGTERM. Launchers are not struck. 30 steps after
+the last strike the launchers receive SIGTERM, which ends the job with a checkpoint and code 75. If the job ends before
+its SIGTERM, it is resumed. In the table, such an end with code 75 counts as "resumed after 75", and one with code 1 as
+"ended otherwise".
+
+A run passes if it ends with code 75 after the SIGTERM or with code 0, has every step once, and has the same samples and
+losses as the undisturbed run. Losses can be compared at this learning rate: undisturbed runs in different layouts
+differ by at most 1e-7 after 1,000 steps. At a rate of 1e-3 the model memorises its text, and rounding alone changes the
+losses by 20 %.
 
 Results are appended to a file, a line per run, and a second call continues from there:
     python3 bench/healing/storms.py --runs 200 --output storms.jsonl

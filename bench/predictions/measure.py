@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""How well are step times predicted? Draws random configurations of 1 to 8 ranks, predicts them from a description of
-the cluster alone, measures them by running the program, learns from the first 10, and compares the predictions of the
-other configurations before and after learning. There are three parts:
+"""How well are step times predicted? Draws random configurations of 1 to 8 ranks, predicts their step times from a
+description of the cluster alone, and measures them by running the program. Then learns from the first 10 measurements,
+and compares the predictions for the other configurations before and after learning. There are three parts:
 
-wall      on this machine as it is, described by `copus profile --machine`: real seconds, no links
-virtual   on the virtual clock of two nodes, where ranks compute as long as their threads do here (the same description)
-modelled  on the virtual clock of two nodes with a modelled rate: the same in every run
+wall      the real clock of this machine, which `copus profile --machine` describes; there are no links
+virtual   the virtual clock, two nodes. Compute time is the CPU time that the ranks' threads take on this machine; the
+          device is described as in `wall`.
+modelled  the same two nodes, but compute time comes from a fixed rate, so every run gives the same result
 
-Takes about 10 minutes on two cores that do nothing else. Parts that are in --output already are not repeated, so an
-interrupted run can continue, and --parts chooses parts. Prints for each part the median error, Kendall's tau-b and the
-top-1 regret: the samples per second that choosing by the prediction loses against the best measured configuration.
+Takes about 10 minutes on two cores that do nothing else. --parts chooses parts. Parts that are already in --output are
+not repeated, so an interrupted run can be continued. Prints for each part the median error, Kendall's tau-b and the
+top-1 regret: how many samples/s one loses by taking the predicted fastest configuration instead of the measured
+fastest.
 """
 
 import argparse

@@ -128,8 +128,8 @@ def shared_memory(folder: pathlib.Path, cluster: pathlib.Path) -> list[dict]:
 
 
 def modelled_seconds(cell: str, micro_batches: int) -> float:
-    """Returns the modelled seconds of a rank's communication per step over the links between nodes, one operation after
-    another. The operations are rings of four ranks, and the slowest link determines their time
+    """Returns the modelled seconds of a rank's communication per step over the links between nodes. The operations run
+    one after another. They are rings of four ranks, whose time is determined by the slowest link
     (copus/performance/link_cost.h)."""
     ranks, latency, rate = 4, 20e-6, 1.25e9
     stage = int(re.search(r"zero=(\d)", cell).group(1))

@@ -23,7 +23,7 @@ constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 // Half the width of a 95 % interval, in standard deviations.
 constexpr double deviations_of_interval = 1.96;
 
-// What a first measurement with one batch shows.
+// What the measurements with a first batch show.
 Knowledge first_knowledge(const Configuration& configuration, const Measurement& measurement) {
   const AccumulationTime guess = AccumulationTime::guess(configuration, measurement.median_seconds);
   return observe(Knowledge(), configuration, guess.predict(configuration), measurement);
@@ -55,7 +55,7 @@ Adviser::Adviser(const AdviserSettings& settings, const Start& start)
   open_logs(goes_on);
 }
 
-// Throws now what a controller would otherwise throw later in the job, once it knows a step time.
+// Throws errors now that a controller would otherwise throw only later, once step times are known.
 void Adviser::check_choice() const {
   const Measurement any{.steps = 1, .median_seconds = 1};
   Controller(config_, state_.configuration, first_knowledge(state_.configuration, any), file_);

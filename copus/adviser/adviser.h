@@ -1,6 +1,6 @@
-// Advises a job that another program trains. The adviser receives every step, measures the noise scale, and learns step
-// times. The controller of Copus' own runs then recommends another batch when that batch is expected to train faster.
-// The logs have the format of a run, so that `copus replay` and `copus report` can read them.
+// Advises a job that another program trains. The adviser is told of every step, measures the noise scale, and learns
+// step times. It recommends another batch when the controller of Copus' own runs expects that batch to train faster.
+// Its logs have the format of a run, so that `copus replay` and `copus report` can read them.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,10 @@ struct AdvisedStep {
 struct Advice {
   int64_t step = 0;                 // the step after which it is given
   int64_t batch = 0;                // in samples of all ranks
-  int64_t micro_batches = 0;        // of each rank in a step
-  double learning_rate_factor = 1;  // on the schedule of the reference batch's learning rate
-  // Relative gain of Goodput. The ends of the 95 % interval cover the uncertainty of noise scale and step times.
+  int64_t micro_batches = 0;        // per rank and step
+  double learning_rate_factor = 1;  // to multiply the schedule's learning rate by, which is for the reference batch
+  // Relative gain in Goodput. The ends of its 95 % interval account for the uncertainty of the noise scale and step
+  // times.
   double gain = 0;
   std::optional<double> gain_low, gain_high;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
@@ -51,20 +52,21 @@ class Adviser {
     std::optional<std::string> state = {};                // the text that state() returned
   };
 
-  // Throws UserError for wrong settings, for a directory that has the logs of another job or another writer, and for
-  // logs or a state that cannot be read or do not reach the given step. Settings that leave only one batch are not an
-  // error: the job is measured but never gets advice.
+  // Throws UserError for wrong settings, for a directory with the logs of another job or with another process writing
+  // to it, and for logs or a state that cannot be read or do not reach the given step. Settings that leave only one
+  // batch are not an error: the job is measured but never gets advice.
   Adviser(const AdviserSettings& settings, const Start& start);
 
-  // Processes a step, and returns advice whenever the controller decides for another batch, even if the previous advice
-  // was the same. A step is ignored if the ranks cannot divide its samples into whole micro-batches, as in the last
-  // step of an epoch. If the number of samples differs from the previous step, the job has changed its batch. Throws
-  // UserError for impossible numbers, and if the logs cannot be written.
+  // Processes a step. Returns advice whenever the controller decides for another batch, even if the previous advice was
+  // the same. If the number of samples differs from the previous step, the job has changed its batch. A step is ignored
+  // if the ranks cannot divide its samples into whole micro-batches, as in the last step of an epoch. Throws UserError
+  // for impossible numbers, and if the logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 
-  // Restarts the averages of the noise scale: other parameters have gradients now, or the measurements were wrong.
+  // Restarts the averages of the noise scale. Called if other parameters have gradients now or if the measurements were
+  // wrong.
   void forget_noise();
-  // Logs that the steps from here on cannot be measured. Throws UserError if the log cannot be written.
+  // Logs that steps can no longer be measured. Throws UserError if the log cannot be written.
   void log_unmeasured(const std::string& reason);
 
   std::optional<NoiseScale> noise() const { return noise_scale(state_.noise); }
@@ -72,16 +74,16 @@ class Adviser {
   // if such a step is impossible.
   std::optional<Corrected> expected_step(int64_t samples) const;
 
-  // Number of steps so far, without ignored ones; the samples of the latest step; the samples of all steps.
+  // The number of steps so far, without ignored ones; the samples of the latest step; the samples of all steps.
   int64_t steps() const { return state_.step; }
   int64_t batch() const { return state_.configuration.global_batch; }
   int64_t consumed_samples() const { return state_.consumed_samples; }
 
-  // A text from which a job can continue after this step. Returns when the logs so far are durable on disk.
+  // Returns a text from which a job can resume after this step, once the logs so far are durable on disk.
   std::string state();
-  // Closes the logs. No further step may follow.
+  // Closes the logs. step() must not be called afterwards.
   void close();
-  // Lines to show to the user, since the last call.
+  // Returns the lines to show to the user since the last call.
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
 
  private:
@@ -108,7 +110,7 @@ class Adviser {
   std::optional<std::filesystem::path> directory_;
   AdviserState state_;
   std::optional<Controller> controller_;  // set once a step time has been measured
-  std::vector<double> seconds_;           // of the steps with this batch, until then
+  std::vector<double> seconds_;           // of steps with the current batch, until the controller exists
   std::optional<Decision> advised_;       // the latest advice
   std::optional<RunLog> run_log_;
   std::optional<DecisionLog> decision_log_;

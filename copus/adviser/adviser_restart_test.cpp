@@ -20,7 +20,7 @@ constexpr int64_t interrupted_after = 150, steps = 400;
 
 class AdviserRestartTest : public TestDirectory {
  protected:
-  // Runs the uninterrupted job, which also leaves the logs of its first steps and its state.
+  // Runs the uninterrupted job, and keeps the logs of its first steps and its state at that point.
   void SetUp() override {
     Adviser adviser(job_.settings(), {.directory = whole_});
     job_.train(adviser, interrupted_after, 16);
@@ -72,7 +72,7 @@ class AdviserRestartTest : public TestDirectory {
   std::optional<NoiseScale> noise_;
 };
 
-// The new process warms up, so it measures step times from other steps; its decisions are the same.
+// The resumed process warms up, so it measures step times with other steps; its decisions are still the same.
 TEST_F(AdviserRestartTest, AJobGoesOnFromItsLogsAsIfUninterrupted) {
   {
     Adviser adviser(job_.settings(), {.directory = cut_, .after_step = interrupted_after});
@@ -93,7 +93,7 @@ TEST_F(AdviserRestartTest, AJobGoesOnFromItsLogsAsIfUninterrupted) {
   expect_replays(cut_);
 }
 
-// A killed process has trained steps that are in no checkpoint: they are repeated.
+// A killed process has trained steps after its last checkpoint. The resumed job repeats them.
 TEST_F(AdviserRestartTest, LaterStepsAreCutAndDoneAgain) {
   const fs::path longer = copy_of_cut("longer");
   {
@@ -122,7 +122,7 @@ TEST_F(AdviserRestartTest, StateAndLogsTogetherAreAsTheLogsAlone) {
   }
 }
 
-// Without the logs a new controller decides, which knows step times and noise scale.
+// Without the logs, a new controller decides. It knows the step times and the noise scale from the state.
 TEST_F(AdviserRestartTest, AJobGoesOnFromAStateAlone) {
   Adviser adviser(job_.settings(), {.state = state_});
   EXPECT_EQ(adviser.noise()->value, noise_->value);

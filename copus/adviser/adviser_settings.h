@@ -1,4 +1,5 @@
-// Defines what an adviser must be told about a job that another program trains, and the configuration made from it.
+// Defines the settings that describe to an adviser a job that another program trains, and the configuration made from
+// them.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,12 @@ struct AdviserSettings {
   int64_t batch = 0;        // sequences of the first step, on all ranks together
   int64_t micro_batch = 0;  // sequences of one rank's forward and backward pass
   int64_t sequence_length = 0;
-  // The layout. `replicas`, the data-parallel ranks, share the batches; the other two are only logged.
+  // The layout. Batches are divided among the `replicas` (data-parallel ranks). The other two are only logged.
   int64_t replicas = 1, tensor_parallel = 1, pipeline_parallel = 1;
-  std::optional<int64_t> reference_batch;  // the batch that the learning rate is for; empty: `batch`
+  std::optional<int64_t> reference_batch;  // the batch for which the learning rate is tuned; empty: `batch`
   std::vector<int64_t> batches;            // candidates; empty: doublings (orchestrator/predictions/candidates.h)
   int64_t max_steps = 0, max_tokens = 0;   // of the job; 0: unknown
-  std::vector<std::string> more;  // "section.key=value" for [noise_scale], [adapt], [optimizer]; train.clip_norm
+  std::vector<std::string> more;  // "section.key=value" of [noise_scale], [adapt] or [optimizer], or train.clip_norm
 };
 
 // Throws UserError as parse_advised_config does, and for a key that does not concern an adviser.

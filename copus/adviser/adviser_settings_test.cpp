@@ -1,4 +1,5 @@
-// Tests that an adviser's settings make a separate kind of configuration, which only readers of runs accept.
+// Tests that an adviser's settings make a separate kind of configuration: readers of runs accept it, `copus train` does
+// not.
 #include "copus/adviser/adviser_settings.h"
 
 #include <gmock/gmock.h>

@@ -12,27 +12,27 @@
 
 namespace copus {
 
-// A function of the steps' records only, whether they have just happened or are read from a log.
+// Depends only on the records of the steps, so it is the same whether they have just happened or are read from a log.
 struct AdviserState {
   int64_t step = 0;
   int64_t consumed_samples = 0;
   int64_t skipped_samples = 0;
-  int64_t observed_samples = 0;  // consumed samples when the noise was last observed, without skipped ones
+  int64_t observed_samples = 0;  // value of consumed_samples, without skipped ones, when the noise was last observed
   double elapsed_seconds = 0;
   Configuration configuration;
   NoiseAverage noise;
 
-  // Adds a step with its measurements. Sets the record's derived fields: the counters, the noise scale and, if the
-  // job's length is known, the remaining time and the completed fraction.
+  // Adds a step with its measurements, and sets the derived fields of its record: the counters, the noise scale and, if
+  // the job's length is known, the remaining time and the completed fraction.
   void complete(const JobConfig& config, StepRecord& record);
-  // Adds a step from a log. If the averages were restarted before it, they are restarted here too.
+  // Adds a step from a log. If the averages had been restarted before this step, restarts them.
   void repeat(const JobConfig& config, const StepRecord& record);
 
   bool operator==(const AdviserState&) const = default;
 };
 
-// The contents of a checkpoint. `begin` makes a controller that continues with the known step times; it is empty if the
-// job has had no controller. The rest of the earlier controller's state is only in the logs.
+// The contents of a checkpoint. From `begin`, a new controller is made that continues with the known step times; it is
+// empty if the job has had no controller. The rest of the earlier controller's state is only in the logs.
 struct KeptState {
   AdviserState state;
   std::optional<ControllerBegin> begin;

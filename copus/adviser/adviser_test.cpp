@@ -77,8 +77,8 @@ TEST_F(AdviserTest, AnAdviceSaysWhatItRestsOn) {
   EXPECT_THAT(first.reason, HasSubstr("Goodput"));
 }
 
-// One batch cannot show what a step needs once. The interval of the gain contains the true gain even so, whether the
-// guess is too low or too high.
+// Steps of one batch do not show how their time splits into a part per step and a part per micro-batch, so the first
+// advice relies on a guess. The gain's interval contains the true gain whether this guess is too low or too high.
 TEST_F(AdviserTest, TheGainOfTheFirstAdviceIsWithinItsInterval) {
   for (const double once : {0.08, 0.25, 1.0}) {
     job_.seconds_once = once;
@@ -128,7 +128,8 @@ TEST_F(AdviserTest, WhatIsNotMeasuredIsInTheReport) {
               AllOf(HasSubstr("is not measured"), HasSubstr("the norm was None since step 61")));
 }
 
-// With steps of one micro-batch nothing could be measured any more, and no other batch recommended.
+// With steps of one micro-batch, the noise scale can no longer be measured, so no other batch could be recommended
+// later.
 TEST_F(AdviserTest, StepsOfOneMicroBatchAreAdvisedOnlyWhereTheyAreListed) {
   job_.noise_scale = 4;  // small enough that the smallest batch is best
   job_.seconds_once = 0.01;
@@ -191,7 +192,7 @@ TEST_F(AdviserTest, AJobThatTellsItsLengthIsAdvisedEverySixteenthOfIt) {
   EXPECT_FALSE(replayed().difference);
 }
 
-// A step with another batch, recommended or not, is a switch at the boundary before it.
+// A step with another batch, recommended or not, is logged as a switch before that step.
 TEST_F(AdviserTest, TheSamplesOfAStepTellWhatTheJobDoes) {
   {
     Adviser advised = adviser();

@@ -107,7 +107,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory, Check check) : di
   }
 }
 
-// Distributes the files by size, the largest first, each to the part with least.
+// Distributes the files over the parts: the largest first, each to the part with the fewest bytes so far.
 void Checkpoint::verify_tensors(int64_t part, int64_t num_parts) const {
   std::vector<std::pair<uint64_t, std::string>> files;
   for (const auto& [name, digest] : manifest_.files) {

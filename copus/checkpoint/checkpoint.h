@@ -42,9 +42,9 @@
 
 namespace copus {
 
-// Returns the newest checkpoint under `root`; empty if there is no folder with a checkpoint's name. Throws
-// CheckpointDamage if the newest folder has no readable manifest, or if its manifest has another step than its name.
-// Other damage is reported when the checkpoint is opened.
+// Returns the newest checkpoint under `root`; empty if no folder has a checkpoint's name. Throws CheckpointDamage if
+// the newest folder has no readable manifest, or if its manifest gives another step than its name. Other damage is
+// reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.
@@ -53,15 +53,15 @@ class Checkpoint {
   // What to compare with the manifest when a checkpoint is opened.
   enum class Check {
     everything,  // size and checksum of every file; this reads them all
-    texts,       // everything but the checksums of tensors, which verify_tensors() must check before they are used
+    texts,       // without the checksums of tensors: call verify_tensors() before using them
   };
 
   // Throws UserError that names what is missing or damaged.
   explicit Checkpoint(const std::filesystem::path& directory, Check check = Check::everything);
 
-  // Compares the files of tensors with their checksums, for ranks that read a checkpoint together. The files are
-  // divided into `num_parts` parts of about equal size, and this call verifies part number `part`. Throws UserError
-  // that names the first damaged file.
+  // Checks the checksums of the tensor files, for ranks that read a checkpoint together. The files are divided into
+  // `num_parts` parts of about equal size, and this call verifies part number `part`. Throws a UserError that names the
+  // first damaged file.
   void verify_tensors(int64_t part, int64_t num_parts) const;
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -89,18 +89,18 @@ class Checkpoint {
   std::map<std::string, TensorView, std::less<>> optimizer_;
 };
 
-// The newest checkpoint from which a run can resume, and the damage found in later ones.
+// The newest checkpoint from which a run can resume, and the damage of later ones.
 struct UsableCheckpoint {
   std::optional<Checkpoint> checkpoint;  // opened with Check::texts
   std::vector<std::string> damage;       // CheckpointDamage::reason() of each later folder, newest first
 };
 
-// Opens the newest checkpoint under `root` that is undamaged as far as can be checked without reading its tensors.
-// Throws UserError if this checkpoint cannot be used for another reason, such as its format version.
+// Opens the newest checkpoint under `root` that shows no damage in a check that does not read its tensors. Throws
+// UserError if this checkpoint cannot be used for another reason, such as its format version.
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
 // Opens and verifies the checkpoint that latest_checkpoint() finds; empty if there is none. Tries again if a running
-// job deletes or replaces it meanwhile. Throws as latest_checkpoint() and the constructor do.
+// job deletes or replaces the checkpoint meanwhile. Throws as latest_checkpoint() and the constructor do.
 std::optional<Checkpoint> open_latest_checkpoint(const std::filesystem::path& root);
 
 }  // namespace copus

@@ -27,8 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes only leftovers of checkpoints, because other files in the folder are not ours. Deleting a leftover may fail
-// while a rank still writes into it; then the leftover is deleted the next time.
+// Deletes only leftovers of checkpoints, because other files in the folder are not ours. If a rank is still writing
+// into a leftover, deleting it may fail; it is then deleted the next time.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -40,7 +40,7 @@ void delete_leftovers(const std::filesystem::path& root) {
   for (const std::filesystem::path& leftover : leftovers) std::filesystem::remove_all(leftover, ignored);
 }
 
-// The checks of --resume before it uses a checkpoint. Throws CheckpointDamage.
+// The checks that --resume makes before it uses a checkpoint. Throws CheckpointDamage.
 void check_texts_and_sizes(const std::filesystem::path& directory) {
   const Manifest manifest = read_named_manifest(directory);
   verify_sizes(directory, manifest);
@@ -66,8 +66,8 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
   }
 }
 
-// Returns whether a folder holds the complete checkpoint that its name promises. Other folders are not counted among
-// the kept checkpoints: a damaged one may be repaired, and a copy under another name must not be deleted.
+// Returns whether a folder holds the complete checkpoint that its name promises. Other folders are neither counted nor
+// deleted as old checkpoints: a damaged one may be repaired, and a copy under another name must be kept.
 bool is_whole(const std::filesystem::path& directory) {
   try {
     check_texts_and_sizes(directory);
@@ -182,7 +182,7 @@ std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
   COPUS_CHECK(step >= 0, step);
   finish();
   if (is_in_place()) delete_leftovers(root_);
-  // Does not create parent folders: without the lock in them nobody would manage them.
+  // Does not create missing parent folders: a new parent folder would not be locked.
   const std::filesystem::path partial = create_partial_folder(root_ / checkpoint_name(step));
   begun_ = std::make_shared<const Writing>(Writing{root_, keep_last_, lock_, step, bytes, partial});
   sync_directory(root_);
@@ -193,7 +193,7 @@ void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileD
   COPUS_CHECK(begun_ != nullptr);
   std::packaged_task<void()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
                                    files = std::move(files)]() mutable {
-    const std::shared_ptr<const Writing> writing = std::move(begun);  // its lock is released before the end is visible
+    const std::shared_ptr<const Writing> writing = std::move(begun);  // releases the lock before others can see the end
     try {
       writing->complete(texts, std::move(files));
     } catch (const UserError& cause) {
@@ -222,7 +222,7 @@ void CheckpointFolder::finish() {
   if (!pending_.valid()) return;
   try {
     pending_.get();
-  } catch (const std::runtime_error&) {  // includes file system errors because the folder is gone
+  } catch (const std::runtime_error&) {  // includes file system errors, if the folder is gone
     if (is_in_place()) throw;
   }
 }

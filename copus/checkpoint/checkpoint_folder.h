@@ -26,29 +26,28 @@ struct CheckpointTexts {
 
 class CheckpointFolder {
  public:
-  // Creates the folder `root` if there is none, locks it and deletes leftovers of dead writers. Keeps the latest
-  // `keep_last` >= 1 checkpoints. Throws UserError if the folder cannot be made, or if another process writes into it
-  // and has not ended after `wait_seconds`.
+  // Creates the folder `root` if it does not exist, locks it and deletes leftovers of dead writers. Keeps the latest
+  // `keep_last` >= 1 checkpoints. Throws UserError if the folder cannot be made, or if another process still writes
+  // into it after `wait_seconds`.
   CheckpointFolder(std::filesystem::path root, int64_t keep_last, double wait_seconds = 0);
 
-  // Deletes an uncommitted checkpoint. Does not wait for the commit in progress, so call finish() first. Without
-  // finish(), the commit continues while the process lives, the folder stays locked until then, and the commit's error
-  // is lost.
+  // Deletes an uncommitted checkpoint. Does not wait for a commit in progress, so call finish() first. Otherwise the
+  // commit continues in the background, the folder stays locked until it ends, and its error is lost.
   ~CheckpointFolder();
 
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Returns whether the folder still exists in its place: somebody may have deleted, moved or replaced it. While the
-  // folder is not in place, no file is written or deleted, no checkpoint is completed, and failures are not errors.
+  // Returns whether the folder still exists under its path: somebody may have deleted, moved or replaced it. While it
+  // is not in place, no file is written or deleted, no checkpoint is completed, and failures are not errors.
   bool is_in_place() const;
   // Makes and locks the folder again if it is not in place. An uncommitted checkpoint is lost. Throws UserError as the
   // constructor does.
   void put_back();
 
-  // Begins the checkpoint of a step, which will have `bytes` bytes of tensors. Returns the new, empty folder for its
-  // files. The folder's name is new, so late writes to an abandoned checkpoint cannot collide with this one. First
-  // waits for the commit in progress and throws its error.
+  // Begins the checkpoint of a step, whose tensors take `bytes` bytes. Returns the new, empty folder for its files. The
+  // name of that folder is new, so late writes to an abandoned checkpoint cannot end up in it. First waits for a commit
+  // in progress, and throws its error.
   std::filesystem::path begin(int64_t step, int64_t bytes);
 
   // Completes the checkpoint that was begun, in the background. `files` lists all files of tensors, which must be
@@ -58,8 +57,8 @@ class CheckpointFolder {
   // Whether a checkpoint was begun and can still be committed.
   bool has_begun() const { return begun_ != nullptr && is_in_place(); }
 
-  // Gives up an uncommitted checkpoint without touching the disk, which may hang; the next begin() deletes it. Returns
-  // whether there was one.
+  // Gives up an uncommitted checkpoint without touching the disk, because the disk may hang; the next begin() deletes
+  // its files. Returns whether there was one.
   bool forget() { return std::exchange(begun_, nullptr) != nullptr; }
   // Deletes an uncommitted checkpoint.
   void drop();
@@ -73,7 +72,7 @@ class CheckpointFolder {
   void finish();
 
   // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged checkpoints. A run
-  // that continues from `step` would overwrite the work of the run that wrote them.
+  // that continues from `step` would overwrite checkpoints of another run.
   void check_none_is_later_than(int64_t step) const;
 
  private:

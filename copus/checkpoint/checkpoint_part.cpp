@@ -58,7 +58,7 @@ void CheckpointPart::finish() {
   if (!outcome_.error.empty() || open_.empty()) return;
   std::vector<std::string> names;
   for (const File& file : files_) names.push_back(file.name);
-  // The task uses nothing of this object, which may be destroyed before the disk answers.
+  // The task captures nothing of this object, which may be destroyed before the sync returns.
   std::packaged_task<Outcome()> task([names = std::move(names), files = std::move(open_), num_durable = num_durable_] {
     Outcome outcome;
     try {

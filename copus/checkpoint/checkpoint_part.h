@@ -17,9 +17,9 @@
 
 namespace copus {
 
-// Writes the checkpoint files of one rank. Bytes are hashed and written as they arrive, and stay in the system's page
-// cache until a separate thread syncs them to the disk. A failure of the disk is returned as an outcome and does not
-// throw, because the other ranks rely on this rank to accept their bytes.
+// Writes the checkpoint files of one rank. Bytes are hashed and written as they arrive. They stay in the system's page
+// cache until a separate thread syncs them to the disk. If the disk fails, no function throws, because other ranks rely
+// on this rank to accept their bytes; outcome() returns the error.
 class CheckpointPart {
  public:
   struct Outcome {
@@ -39,10 +39,10 @@ class CheckpointPart {
   // tensors.
   void write(std::span<const std::byte> bytes);
 
-  // Starts to make the files durable, once all bytes have been written.
+  // Starts to sync the files, once all bytes have been written.
   void finish();
 
-  // is_done(): whether the outcome is available; outcome(): waits for it. Only after finish().
+  // Only after finish(). is_done(): whether the outcome is available. outcome(): waits for it and returns it.
   bool is_done() const;
   // The number of files that are durable so far.
   int64_t num_durable() const { return *num_durable_; }

@@ -17,17 +17,17 @@ struct CheckpointTensor {
   std::string name;
   std::vector<int64_t> shape;
   bool is_weight = true;  // otherwise a slot of the optimizer
-  // Ranks that hold at least as much of the tensor as any other; may be empty.
+  // The ranks that hold the largest part of the tensor; may be empty.
   std::vector<int64_t> at_hand = {};
 
   int64_t bytes() const;
 };
 
-// The name of a parameter's slot in a checkpoint: <slot>.<parameter>, such as exp_avg.model.norm.weight.
+// The name of an optimizer slot of a parameter in a checkpoint: <slot>.<parameter>, such as exp_avg.model.norm.weight.
 std::string optimizer_tensor_name(const OptimizerSlot& slot, const std::string& parameter);
 
-// Lists the contents of a checkpoint: the weights in the form of list_stored_tensors(), then the optimizer's first slot
-// for every parameter in canonical order, then the second, and so on.
+// Lists the tensors of a checkpoint: the weights in the form of list_stored_tensors(), then the optimizer's first slot
+// (such as exp_avg) for every parameter in canonical order, then the second slot, and so on.
 std::vector<CheckpointTensor> list_checkpoint_tensors(const ModelDescription& model,
                                                       const std::vector<OptimizerSlot>& slots);
 
@@ -48,20 +48,20 @@ struct CheckpointPlan {
   std::vector<int64_t> writers() const;
   // Tensors that a rank writes, in the order of writing.
   std::vector<int64_t> tensors_of(int64_t writer) const;
-  // The index of the files of weights; empty for a single file, which has none.
+  // The text of the index of the weight files; empty for a single weight file, which has no index.
   std::string model_index() const;
 };
 
 struct CheckpointLimits {
   // A file holds at most this many bytes of tensors, or a single larger tensor.
   int64_t file_bytes = int64_t{1} << 30;
-  // Fewer bytes than this do not justify another writer, which costs two more files with a sync each.
+  // An additional writer must have at least this many bytes to write, because it costs two more files with a sync each.
   int64_t bytes_per_writer = int64_t{16} << 20;
 };
 
-// Assigns the tensors to writers, the largest first. A tensor goes to a writer that holds it, unless this writer would
-// get more than an equal part of all bytes. Then the tensor goes to the writer with the fewest bytes. So no rank writes
-// more than an equal part plus one tensor.
+// Assigns the tensors to writers, the largest first. A tensor goes to a writer that holds it, unless that writer would
+// then get more than an equal share of all bytes. In that case it goes to the writer with the fewest bytes so far. So
+// no rank writes more than an equal share plus one tensor.
 CheckpointPlan plan_checkpoint(std::vector<CheckpointTensor> tensors, int64_t num_ranks,
                                const CheckpointLimits& limits = {});
 

@@ -299,7 +299,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
       const UsableCheckpoint usable = open_newest_usable(root_);
       ASSERT_TRUE(usable.checkpoint);
       EXPECT_EQ(usable.checkpoint->step(), 10);
-      // With another checkpoint's manifest, the message names the first file that does not match it.
+      // If the manifest is that of another checkpoint, the message names the first file that does not match it.
       const bool is_others = name == manifest_file_name && kind == std::string_view("of another run");
       EXPECT_THAT(usable.damage,
                   ElementsAre(AllOf(HasSubstr("step-00000020"), HasSubstr(is_others ? "config.toml" : name))));
@@ -450,7 +450,7 @@ TEST_F(CheckpointTest, AFolderThatIsNowAnothersIsLeftToIt) {
   EXPECT_TRUE(folder.is_in_place());
 }
 
-// Deeply nested JSON would be copied and written recursively.
+// Copying or writing deeply nested JSON would overflow the stack, because the library recurses.
 TEST_F(CheckpointTest, DeepManifest) {
   write(10);
   write(20);
@@ -546,7 +546,7 @@ TEST_F(CheckpointTest, AFullDiskOnAnyRankKeepsThePreviousCheckpoint) {
   }
 }
 
-// A rank whose disk is full continues to take bytes, since other ranks wait for it.
+// A rank whose disk is full must still accept bytes, because other ranks wait for it to receive them.
 TEST_F(CheckpointTest, APartWhoseDiskIsFullGoesOnTakingBytes) {
   const Snapshot snapshot = make_test_snapshot(20);
   const CheckpointPlan plan = plan_of(snapshot, 1, {.file_bytes = 1000});

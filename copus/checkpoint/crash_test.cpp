@@ -40,7 +40,8 @@ void write_together(CheckpointFolder& folder, const Snapshot& snapshot) {
   folder.finish();
 }
 
-// Resumes from the latest checkpoint as a run would, and announces every step once it is durable. Never returns.
+// Resumes from the latest checkpoint as a run would, and announces every step once its checkpoint is durable. Never
+// returns.
 [[noreturn]] void write_until_killed(const std::filesystem::path& root, int announce) {
   const auto latest = latest_checkpoint(root);
   int64_t step = latest ? Checkpoint(*latest).step() : 0;
@@ -58,7 +59,7 @@ int64_t last_announced(int descriptor, int64_t otherwise) {
   return otherwise;
 }
 
-// Measures the time of one checkpoint: the kills must hit writes, however fast the disk is.
+// Measures the time of one checkpoint, so that kills happen during writes however fast the disk is.
 std::chrono::microseconds time_per_checkpoint(const std::filesystem::path& root) {
   const auto start = std::chrono::steady_clock::now();
   constexpr int count = 3;
@@ -76,7 +77,7 @@ TEST(Crash, LatestCheckpointAlwaysLoadsAfterKill) {
   auto unit = static_cast<uint64_t>(time_per_checkpoint(folder.path() / "calibration").count());
   int64_t durable = 0;  // the last step whose finish() returned, or that was found complete
   int leftovers = 0;
-  // Repeats as often as needed, since the machine's speed may have changed after the calibration.
+  // Repeats until there were enough cases, because the machine's speed may have changed since time_per_checkpoint().
   for (int round = 0; round < 30 || durable <= 10 || leftovers <= 5; ++round) {
     ASSERT_LT(round, 500) << durable << " checkpoints, " << leftovers << " kills in a write: the test proves nothing";
     const int64_t before = durable;

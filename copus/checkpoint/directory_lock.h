@@ -15,8 +15,8 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  // Returns whether the folder still exists in its place. The folder may have been deleted, moved, or replaced by
-  // another folder, which another process can lock.
+  // Returns whether the folder still exists under its path. It may have been deleted, moved, or replaced by another
+  // folder, which another process could lock.
   bool is_in_place() const;
 
  private:

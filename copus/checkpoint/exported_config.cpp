@@ -93,12 +93,12 @@ Json id_in_tokenizer(const Json& tokenizer, const std::string& token) {
   return nullptr;
 }
 
-// Adds the token ids that config.json lacks and that the tokenizer's files contain. Returns the names of the added
-// fields.
+// Adds the token ids that are missing in config.json and that follow from the tokenizer's files. Returns the names of
+// the added fields.
 std::vector<std::string> add_ids_of_tokenizer(Json& config, const TokenizerFiles& files, int64_t vocab_size) {
   std::vector<std::string> added;
   const Json tokenizer_config = parse_file(files, "tokenizer_config.json");
-  std::optional<Json> tokenizer;  // a large file, which is parsed only if an id is looked up
+  std::optional<Json> tokenizer;  // a large file, so it is parsed only if an id is needed
   for (const SpecialToken& special : special_tokens) {
     if (!config[special.id].is_null()) continue;
     const Json& token = field_of(tokenizer_config, special.token);
@@ -111,7 +111,8 @@ std::vector<std::string> add_ids_of_tokenizer(Json& config, const TokenizerFiles
   return added;
 }
 
-// Adds to the object of config.json the additional fields of the origin's. Returns the names of the added fields.
+// Adds to the new config.json those fields of the origin's config.json that it does not have. Returns the names of the
+// added fields.
 std::vector<std::string> add_fields_of_origin(Json& config, Json origin, int64_t vocab_size) {
   std::vector<std::string> added;
   for (const char* name : dropped_fields) origin.erase(name);
@@ -132,7 +133,7 @@ std::vector<std::string> add_fields_of_origin(Json& config, Json origin, int64_t
   return added;
 }
 
-// The marker is transformers' own: it states that the file contains nothing beyond config.json.
+// Includes transformers' marker for a file that contains nothing beyond config.json.
 std::string generation_config_of(const Json& config) {
   Json generation = {{"_from_model_config", true}};
   for (const SpecialToken& special : special_tokens) {

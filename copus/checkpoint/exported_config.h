@@ -1,5 +1,5 @@
-// Makes the JSON files of an exported model. They describe the model. They also repeat entries of the original files
-// that Copus does not use, such as the ids of special tokens.
+// Makes the JSON files of an exported model. They describe the model, and repeat those entries of the original files
+// that Copus itself does not use, such as the ids of special tokens.
 #pragma once
 
 #include <map>
@@ -30,16 +30,16 @@ struct ExportedConfig {
   std::string generation_config;  // generation_config.json; empty: there is none, or it is one of the tokenizer's files
   std::vector<std::string> from_config;     // fields whose values come from the origin's config.json
   std::vector<std::string> from_tokenizer;  // fields whose values come from the tokenizer's files
-  bool is_of_another_model = false;  // the origin's config.json describes another model, so none of its fields is kept
+  bool is_of_another_model = false;         // the origin's config.json is of another model: none of its fields is kept
 };
 
 // Returns the JSON files of an export of `model` with weights of `torch_dtype` ("bfloat16").
 //
 // If the origin's config.json describes the same model, its fields are kept, except auto_map, _name_or_path,
-// no_rope_layer_interval and the fields that Copus writes itself. Unknown token ids come from the tokenizer:
-// tokenizer_config.json names the token, and tokenizer.json has the token's id. Ids outside the vocabulary remain null.
-// If the origin has no generation_config.json, a new one holds the known ids. Invalid contents of these files do not
-// cause exceptions.
+// no_rope_layer_interval and the fields that Copus writes itself. Token ids that it lacks come from the tokenizer:
+// tokenizer_config.json names the token, and tokenizer.json has the token's id. Ids outside the vocabulary become null.
+// If the origin has no generation_config.json, a new one holds the known ids. Invalid contents of these files are
+// ignored and cause no exceptions.
 ExportedConfig exported_config(const ModelDescription& model, std::string_view torch_dtype, const ModelOrigin& origin);
 
 }  // namespace copus

@@ -36,7 +36,7 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// Returns whether a tensor is a buffer that older versions of transformers saved. Such buffers follow from config.json:
+// Returns whether a tensor is a buffer that older versions of transformers saved, although config.json determines it:
 // the frequencies of rotary embeddings, and the masks of GPT-2 and GPT-NeoX.
 bool is_derived_buffer(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
@@ -87,8 +87,8 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& direct
   return directory.has_filename() ? directory : directory.parent_path();
 }
 
-// Checks the folder if it is a checkpoint. A complete checkpoint is also a Hugging Face model, but an unfinished or
-// damaged checkpoint must not be loaded.
+// If the folder is a checkpoint, throws UserError unless it is complete and undamaged. A complete checkpoint is also a
+// Hugging Face model.
 void check_if_checkpoint(const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / manifest_file_name)) {
     verify_files(directory, read_manifest(directory));
@@ -145,7 +145,7 @@ std::map<std::string, TensorView, std::less<>> match_tensors(const std::vector<E
   return matched;
 }
 
-// Adds the name prefix that is missing in the files of a model that was saved without its head, such as the published
+// Adds the prefix that tensor names lack in files of a model that was saved without its head, such as the published
 // GPT-2 files.
 std::vector<TensorView> with_prefix(const std::vector<StoredTensor>& stored, const std::string& head_name,
                                     std::span<const TensorView> tensors) {
@@ -250,7 +250,7 @@ std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesys
   const std::filesystem::path beside_data = data + ".tokenizer";
   if (holds(beside_data)) return beside_data;
   if (!is_path_pattern(data)) return std::nullopt;
-  // The pattern of shards may include the suffix of their files.
+  // A path with a pattern, for several shards, may end with the suffix of the files.
   const bool names_end = data.ends_with(".bin") || data.ends_with(".idx");
   const std::string shards = names_end ? data.substr(0, data.size() - 4) : data;
   for (const std::filesystem::path beside_shard : matching_paths(shards + ".tokenizer")) {

@@ -37,8 +37,8 @@ class HuggingFaceModel {
   std::map<std::string, TensorView, std::less<>> weights_;
 };
 
-// Opens a folder. If the folder has a manifest, checks the size and checksum of every file. Throws UserError for a
-// half-written folder, a damaged checkpoint, missing files, an unsupported config.json, a damaged safetensors file or
+// Opens a folder. If it has a checkpoint's manifest, checks the size and checksum of every file. Throws UserError for
+// an unfinished folder, a damaged checkpoint, missing files, an unsupported config.json, a damaged safetensors file or
 // index, missing or surplus tensors, wrong shapes, types that weights cannot have, and an `lm_head.weight` of a tied
 // model whose values differ from the embedding's. Ignores rotary embeddings' `inv_freq`, and an `lm_head.weight` with
 // the values of tied embeddings, in any type.
@@ -50,9 +50,9 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// Like match_parameters, for the tensors of the model's files: checks that `tensors` are exactly these, and returns the
-// parameters by name. If the file stores a parameter transposed, the result is a copy, and its view keeps the memory
-// alive.
+// Like match_parameters, for tensors in the form of the model's files: checks that `tensors` are exactly those that the
+// files should have, and returns the parameters by name. If the files store a parameter transposed, the result is a
+// copy, and its view keeps the memory alive.
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);
@@ -61,33 +61,33 @@ std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescri
 // is too large for a text.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& directory);
 
-// Reads the files that an export copies from two folders: the Hugging Face folder `model`, which holds the model or the
-// model from which it was trained, and the folder `tokenizer`. Either path may be empty. Throws as
-// read_tokenizer_files().
+// Reads the files that an export copies from two folders. `model` is the Hugging Face folder of the model itself, or of
+// the model from which training started. `tokenizer` is the folder of the tokenizer. Either path may be empty. Throws
+// as read_tokenizer_files() does.
 ModelOrigin read_model_origin(const std::filesystem::path& model, const std::filesystem::path& tokenizer);
 
 // Whether the folder has a file with a vocabulary.
 bool holds_tokenizer(const std::filesystem::path& directory);
 
-// Returns the folder of a run's tokenizer files; empty if there is none. If the Hugging Face folder `init_from`, from
-// which the run started (empty: none), has a tokenizer, returns this folder. Otherwise returns the folder that
+// Returns the folder of a run's tokenizer files; empty if there is none. This is `init_from`, the Hugging Face folder
+// from which the run started (empty: none), if it has a tokenizer. Otherwise it is the folder that
 // tools/tokenize_corpus.py wrote next to the training data `data`.
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& init_from, const std::string& data);
 
 // Whether there is a tokenizer.json, which `copus generate` needs to turn text into tokens.
 bool holds_text_tokenizer(const std::filesystem::path& directory);
 
-// Returns the first of these two folders that has this file, otherwise the result of find_tokenizer.
+// Returns the first of these two folders that has a tokenizer.json, otherwise the result of find_tokenizer.
 std::optional<std::filesystem::path> find_text_tokenizer(const std::filesystem::path& init_from,
                                                          const std::string& data);
 
 inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
 // Writes a folder that transformers loads, and returns the result of exported_config. The folder appears completely or
-// not at all; `directory` must not exist, or be empty. It holds the weights, rounded to `dtype` (f32, bf16 or f16), and
-// the files of exported_config and of the tokenizer. Needs memory for one shard if weights are converted, and for all
-// weights that the model's files fuse or transpose. Throws UserError if the folder is not empty, the weights are not
-// the model's, or the disk fails.
+// not at all; `directory` must not exist or must be empty. It holds the weights, rounded to `dtype` (f32, bf16 or f16),
+// and the files of exported_config and of the tokenizer. Needs memory for one shard if weights are converted, and for
+// all weights that the model's files fuse or transpose. Throws UserError if the folder is not empty, the weights are
+// not the model's, or the disk fails.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                                   std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin = {},
                                   int64_t shard_bytes = hugging_face_shard_bytes);

@@ -256,7 +256,8 @@ TEST_F(HuggingFaceTest, ATokenizerIsThatOfTheModelBeforeThatOfTheData) {
   EXPECT_FALSE(holds_tokenizer(folder_.path()));
 }
 
-// The model's folder may have its tokenizer in other files, and the data's folder the file that text needs.
+// The model's folder may hold its tokenizer in files that text conversion cannot use, while the data's folder holds
+// tokenizer.json.
 TEST_F(HuggingFaceTest, ATokenizerForTextIsOneThatHasTheFileForIt) {
   const std::filesystem::path model = folder_.path() / "model", data = folder_.path() / "data";
   const std::filesystem::path beside_data = folder_.path() / "data.tokenizer";

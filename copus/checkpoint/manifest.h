@@ -24,7 +24,7 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Damage to a checkpoint. A checkpoint with another format version, or without read permission, is not damaged.
+// A damaged checkpoint. Another format version or missing read permission is not damage.
 class CheckpointDamage : public UserError {
  public:
   CheckpointDamage(const std::filesystem::path& directory, const std::string& reason);
@@ -42,8 +42,8 @@ std::string to_json(const Manifest& manifest);
 // UserError for another version.
 Manifest read_manifest(const std::filesystem::path& directory);
 
-// Reads the manifest of the checkpoint in `directory`, whose name must be the name of a checkpoint. Throws as
-// read_manifest(). Also throws CheckpointDamage if the manifest has another step than the name.
+// Reads the manifest of the checkpoint in `directory`, whose name must be that of a checkpoint. Throws as
+// read_manifest() does, and CheckpointDamage if the manifest gives another step than the name.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
 // Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first file that

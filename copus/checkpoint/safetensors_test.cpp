@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  // Writes a file with this header and `data_bytes` zeros, as no real program would. `claimed` replaces the header's
-  // length.
+  // Writes a file with this header and `data_bytes` zeros, as no real program would. `claimed`, if set, replaces the
+  // true length of the header.
   std::filesystem::path write_raw(const std::string& header, size_t data_bytes, std::optional<uint64_t> claimed = {}) {
     const uint64_t length = claimed.value_or(header.size());
     std::ofstream file(path_, std::ios::binary);

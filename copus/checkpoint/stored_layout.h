@@ -20,11 +20,11 @@ std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& ten
 // copy, unless the tensor is plain.
 TensorView pack(const StoredTensor& stored, std::span<const TensorView> parameters);
 
-// Finds parameters in a model's files, and keeps one tensor of the files at a time unpacked.
+// Finds parameters in a model's files. It keeps only one tensor of the files unpacked at a time.
 class StoredParameters {
  public:
   using Find = std::function<const TensorView&(const std::string& name)>;
-  // find(name) returns a tensor of the files by its name there.
+  // find(name) returns a tensor of the files by its name in the files.
   StoredParameters(const ModelDescription& model, Find find);
 
   // Returns a parameter, valid until the next call. Throws what `find` throws.

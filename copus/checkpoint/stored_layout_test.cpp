@@ -70,7 +70,7 @@ std::vector<HostTensor> random_parameters(const ModelDescription& model) {
   return tensors;
 }
 
-// Also from a file that was saved without the head, with names that have no prefix, and with masks as in old files.
+// Includes a file that was saved without the head, whose names have no prefix and which has masks, as in old files.
 TEST(StoredLayout, AnExportComesBackUnderOurNames) {
   const TemporaryFolder folder;
   const std::vector<HostTensor> parameters = random_parameters(gpt2());

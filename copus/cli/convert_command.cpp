@@ -1,5 +1,5 @@
-// `copus convert`: writes a stored model as a Hugging Face directory. The directory also has the tokenizer and the
-// entries of the original config.json that are not part of the description.
+// `copus convert`: writes a stored model as a Hugging Face directory. It also copies the tokenizer, and those entries
+// of the original config.json that are not part of Copus' model description.
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -31,7 +31,7 @@ DType parse_dtype(const std::string& text) {
   throw UserError(concat("--dtype ", text, ": expected fp32, bf16 or fp16"));
 }
 
-// Describes which tokenizer files were copied.
+// Tells the user which tokenizer files were copied.
 std::string tokenizer_lines(const std::filesystem::path& folder, const ModelOrigin& origin) {
   if (folder.empty()) return "";
   std::vector<std::string> names;
@@ -40,7 +40,7 @@ std::string tokenizer_lines(const std::filesystem::path& folder, const ModelOrig
                        : concat("Copied from ", folder.string(), ": ", join(names, ", "), ".\n");
 }
 
-// Describes what config.json and generation_config.json were given.
+// Tells the user what was written into config.json and generation_config.json.
 std::string config_lines(const std::filesystem::path& folder, const ModelOrigin& origin,
                          const ExportedConfig& exported) {
   const std::string source = (folder / "config.json").string();

@@ -1,4 +1,4 @@
-// `copus models` and `copus clusters`: list what ships with the program and can be used by name.
+// `copus models` and `copus clusters`: list the descriptions that ship with the program and can be used by name.
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -44,7 +44,7 @@ int print_models() {
   return 0;
 }
 
-// The speed of a rank's fastest matrix products; 0 if the cluster's description lacks it.
+// A rank's speed in its fastest matrix products, in FLOP/s; 0 if the cluster's description does not give it.
 double flops_per_second(const ClusterDescription& cluster) {
   return cluster.flops_per_second > 0 ? cluster.flops_per_second : cluster.device.matmul_flops_per_second;
 }

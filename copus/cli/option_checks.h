@@ -22,8 +22,8 @@
 
 namespace copus {
 
-// Checks that a number is in a range. CLI11's own checks of positive numbers print the largest double in their
-// messages, and CLI::Range accepts "nan", which is neither below nor above anything.
+// Checks that a number is in a range. CLI11's checks are not used: those for positive numbers print the largest double
+// in their messages, and CLI::Range accepts "nan", because nan is neither below nor above a limit.
 template <class Number>
 CLI::Validator number_in(const Range<Number>& range) {
   const auto complaint = [range](const std::string& text) {
@@ -49,8 +49,8 @@ inline CLI::Validator one_of(const std::vector<std::string>& names) {
   return {complaint, concat("{", join(names, ","), "}")};
 }
 
-// Adds --set, whose values replace settings of a configuration. The option takes one value at a time, so that the next
-// argument is not read as a setting.
+// Adds --set, which replaces settings of a configuration. The option takes one value at a time, so that the argument
+// after it is not read as another setting.
 inline void add_settings_option(CLI::App& command, std::vector<std::string>& settings, const std::string& description) {
   command.add_option("--set", settings, description)->allow_extra_args(false)->type_name("KEY=VALUE");
 }
@@ -66,7 +66,7 @@ void add_named_option(CLI::App& command, const std::string& option, Enum& value,
       ->default_str(std::string(to_string(value)));
 }
 
-// Reads the configuration, or the part of one, that was given to `option`. Throws UserError that names the option.
+// Reads the whole or partial configuration that was given to `option`. Throws a UserError that names the option.
 inline ConfigurationChange read_configuration(const std::string& option, const std::string& text) {
   try {
     return parse_configuration_change(text);
@@ -81,7 +81,7 @@ inline std::string expected_run_file(const std::string& command) {
                 " --help')");
 }
 
-// Refuses a file that cannot be written, before measuring its content.
+// Throws UserError if the file cannot be written. Called before the command measures what it would write.
 inline void check_can_be_written(const std::string& option, const std::filesystem::path& file) {
   const std::filesystem::path folder = file.parent_path();
   std::string obstacle = obstacle_to_file(file);

@@ -1,6 +1,6 @@
-// `copus replay`: gives the inputs of a run's controller to a new controller. With the run's own settings the new
-// controller must make the same decisions. With other settings the command shows the decisions that the new controller
-// would have made at each point of the run.
+// `copus replay`: gives the inputs that a run's controller received to a new controller. With the run's own settings,
+// the new controller must make the same decisions. With other settings, the command shows what the new controller would
+// have decided at each point of the run.
 #include <filesystem>
 #include <iostream>
 #include <memory>

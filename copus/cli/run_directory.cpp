@@ -21,7 +21,7 @@ std::string hint_at_runs_in(const fs::path& folder, const std::string& needed_fi
     if (fs::exists(entry.path() / needed_file, unreadable)) runs.push_back(entry.path().string());
   }
   if (runs.empty()) return "";
-  const std::string last = *std::max_element(runs.begin(), runs.end());  // the latest: `copus train` names them by date
+  const std::string last = *std::max_element(runs.begin(), runs.end());  // the latest: `copus train` names runs by date
   return concat(", which is a folder of ", runs.size(), runs.size() > 1 ? ": give one of them, such as " : ": give ",
                 last);
 }

@@ -1,4 +1,4 @@
-// Checks the run directory that a command was given, and makes the message if there is no run in it.
+// Checks the run directory that a command was given. Makes the error message if it contains no run.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,11 @@ namespace copus {
 // give one of them, such as runs/b". Empty if none of its subfolders has `needed_file`.
 std::string hint_at_runs_in(const std::filesystem::path& folder, const std::string& needed_file);
 
-// Returns the message that there is no run in the directory: "there is no run in r (...)". If the directory contains
-// runs, suggests one of them. `needed_file` is a file that a run would have.
+// Returns the message that the directory holds no run: "there is no run in r (...)". If the directory contains runs,
+// the message suggests one of them. `needed_file` is a file that every run has.
 std::string why_no_run(const std::filesystem::path& directory, const std::string& needed_file);
 
-// Throws UserError, which refers to the command's help, if the directory has no `needed_file`.
+// Throws UserError if the directory has no `needed_file`. The message refers to the help of `command`.
 void check_is_run(const std::string& command, const std::filesystem::path& directory,
                   const std::string& needed_file = "config.toml");
 

@@ -36,8 +36,8 @@ Storage open_model(const fs::path& path) {
       "checkpoint.interval_seconds, and on Ctrl-C), a checkpoint, or a Hugging Face directory (with a config.json)"));
 }
 
-// Returns the path in a setting: a text or, for a list of data sources, the first source's path. Empty if there is
-// none.
+// Returns the path in a setting that is a text or a list of data sources (then the first source's path). Empty if there
+// is none.
 std::string first_path(const Setting* setting) {
   while (setting && setting->kind != Setting::Kind::text) {
     const bool is_list = setting->kind == Setting::Kind::list && !setting->children.empty();
@@ -64,7 +64,8 @@ StoredModel::StoredModel(const fs::path& path) : directory_(path), storage_(open
   run_config_ = checkpoint.run_config();
 }
 
-// Reads only two settings, so that a model can be exported even if folders have changed since the run.
+// Reads only the two settings it needs, so that a model can be exported even if folders of other settings have changed
+// since the run.
 StoredModel::Sources StoredModel::sources_of_run() const {
   const Setting root = read_settings(*run_config_, (directory_ / run_config_file_name).string(), {});
   const auto path_in = [&](const char* section, const char* key) {

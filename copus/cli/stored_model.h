@@ -1,5 +1,4 @@
-// Opens a model on disk. The model may be a checkpoint, a run directory (its newest checkpoint), or a Hugging Face
-// directory.
+// Opens a model on disk: a checkpoint, a run directory (its newest checkpoint is used), or a Hugging Face directory.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +14,7 @@ namespace copus {
 
 class StoredModel {
  public:
-  // Opens the model. Throws UserError if `path` is none of the three, if a run has no checkpoint yet, and if files are
+  // Opens the model. Throws UserError if `path` is none of these three, if a run has no checkpoint yet, or if files are
   // damaged.
   explicit StoredModel(const std::filesystem::path& path);
 
@@ -30,8 +29,8 @@ class StoredModel {
   // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
-  // The Hugging Face folder of the model or, for a checkpoint, the folder from which its run started; empty if there is
-  // none.
+  // The Hugging Face folder of the model or, for a checkpoint, the folder with whose weights its run started. Empty if
+  // there is none.
   std::filesystem::path origin_directory() const;
   // The folder with the files of the model's tokenizer. This is the model's own folder or, for a checkpoint, the result
   // of find_tokenizer. Empty if it is unknown.

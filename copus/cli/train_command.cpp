@@ -72,7 +72,7 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
   command.callback([options, arguments, &program, &action] {
     options->request.program = program.get_name();
     action = [options, arguments] {
-      std::signal(SIGPIPE, SIG_IGN);  // so that a run continues when nobody reads its output any more
+      std::signal(SIGPIPE, SIG_IGN);  // so that the run continues when nobody reads its output any more
       const double limit = options->max_time ? read_duration("--max-time", *options->max_time) : 0;
       return run_job(options->request, limit, arguments);
     };

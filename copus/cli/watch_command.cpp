@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// A run that has no process but has not ended counts as dead after this time. Before that, its ranks may be restarted.
+// After this time, a run that has neither a process nor an end in its log counts as dead. Until then, its ranks may be
+// restarted.
 constexpr Seconds patience_with_the_dead(10);
 
 struct WatchOptions {
@@ -39,7 +40,7 @@ struct WatchOptions {
   std::string wait;
 };
 
-// The columns of output that is not a terminal, from the environment, as other programs do.
+// The width to use if the output is not a terminal, from the environment as in other programs.
 int columns_of_a_pipe() {
   const char* const text = std::getenv("COLUMNS");
   const std::string_view columns = text == nullptr ? "" : text;
@@ -58,8 +59,8 @@ std::string joined(const std::vector<std::string>& lines, std::string_view line_
   return text;
 }
 
-// Catches signals, so that they do not end the process. The process can then restore the terminal at the end, and
-// notices a change of the terminal's size at once. The process must have no other thread.
+// Catches signals so that they do not end the process: it can then restore the terminal at the end, and notices a
+// change of the terminal's size at once. The process must have no other thread.
 class Signals {
  public:
   Signals() {
@@ -71,7 +72,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  // Waits for `seconds`, or less if the terminal's size changes. Returns true if the user wants to end.
+  // Waits for `seconds`, or less if the terminal's size changes. Returns true if the user wants to quit.
   bool wait(Seconds seconds) const {
     const auto whole = static_cast<time_t>(seconds.count());
     const timespec limit{whole, static_cast<long>((seconds.count() - static_cast<double>(whole)) * 1e9)};

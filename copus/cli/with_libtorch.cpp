@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* name_with_libtorch = "copus-torch";
 
-// The programs with libtorch that wheels have installed next to this bin/, one for each version of Python.
+// The paths of copus-torch in the wheels that are installed next to this bin/, one for each version of Python.
 std::vector<std::filesystem::path> programs_of_wheels(const std::filesystem::path& bin) {
   std::vector<std::filesystem::path> programs;
   for (const char* const libraries : {"lib", "lib64"}) {
@@ -58,7 +58,7 @@ std::optional<std::filesystem::path> program_with_libtorch() {
 }
 
 std::optional<PytorchMismatch> pytorch_mismatch(const std::filesystem::path& program) {
-  // python/CMakeLists.txt writes this file. It makes the program look for libtorch in the same two places.
+  // python/CMakeLists.txt writes this file, and makes copus-torch look for libtorch in the same two places as here.
   std::ifstream built_with(program.parent_path() / "pytorch.txt");
   std::string version, folder;
   if (!std::getline(built_with, version) || !std::getline(built_with, folder)) return std::nullopt;

@@ -1,6 +1,6 @@
-// Runs commands that need libtorch. The program `copus` does not contain libtorch, so its process becomes the program
-// copus-torch, which a build with libtorch places next to `copus`. Loading libtorch takes a hundred times as long as
-// the rest of a start, so only these commands load it.
+// Runs commands that need libtorch. The program `copus` does not contain libtorch, because loading it takes a hundred
+// times as long as the rest of a start. For these commands, `copus` replaces its process by the program copus-torch,
+// which a build with libtorch places next to it.
 #pragma once
 
 #include <filesystem>
@@ -11,15 +11,15 @@ namespace copus {
 
 // Thrown by a command that needs libtorch, in the program without it.
 struct NeedsLibtorch {
-  std::string command;  // its words: "copus bench step"
+  std::string command;  // the command as typed: "copus bench step"
 };
 
-// Returns the version of the Python package `torch` in the folder `package` ("2.13.0+cu130"). Empty if the package is
-// missing, as with a libtorch without Python.
+// Returns the version ("2.13.0+cu130") of the Python package `torch` in the folder `package`. Empty if there is no
+// such package, as with a libtorch without Python.
 std::string version_of_pytorch(const std::filesystem::path& package);
 
-// Returns the path of copus-torch: next to this program or, if a Python wheel installed this program into bin/, in the
-// package `copus`. Nothing if there is none.
+// Returns the path of copus-torch, or nothing if there is none. It is next to this program or, if a Python wheel
+// installed this program into bin/, in the Python package `copus`.
 std::optional<std::filesystem::path> program_with_libtorch();
 
 // How to get a copus-torch, for the end of a message.
@@ -31,13 +31,13 @@ struct PytorchMismatch {
   std::string remedy;
 };
 
-// Returns an error message if copus-torch cannot run in this Python environment. The copus-torch of a Python wheel
-// loads the libtorch of the environment's PyTorch, whose binary interface changes with each version. The environment
-// may have another PyTorch or none. Empty if it has the right version, or if `program`, the path of copus-torch, is not
-// from a wheel.
+// Returns an error message if copus-torch cannot run in this Python environment; nothing if it can, or if `program`,
+// the path of copus-torch, is not from a wheel. The copus-torch of a wheel loads the libtorch of the environment's
+// PyTorch, whose binary interface changes with each version. The environment may have a different PyTorch, or none.
 std::optional<PytorchMismatch> pytorch_mismatch(const std::filesystem::path& program);
 
-// Becomes copus-torch, with the same arguments, environment and descriptors. Throws UserError if that fails.
+// Replaces this process by copus-torch, with the same arguments, environment and descriptors. Throws UserError if that
+// fails.
 [[noreturn]] void become_program_with_libtorch(char* const* arguments, const NeedsLibtorch& needs);
 
 }  // namespace copus

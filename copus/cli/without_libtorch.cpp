@@ -1,4 +1,4 @@
-// The commands of this directory that need libtorch, for the program without it.
+// Declares the commands that need libtorch to the program without it, which runs them as copus-torch.
 #include "copus/cli/commands.h"
 #include "copus/cli/with_libtorch.h"
 #include "copus/comm/job/start/launcher.h"
@@ -10,7 +10,7 @@ void add_with_libtorch(CLI::App& parent, CommandAction& action, const std::strin
                        const char* about) {
   const NeedsLibtorch needs{program + " " + name};
   if (program_with_libtorch()) {
-    // Switches programs before the options are parsed, which only copus-torch knows.
+    // Starts copus-torch before the options are parsed, because only copus-torch knows them.
     parent.add_subcommand(name, about)->preparse_callback([needs](size_t) { throw NeedsLibtorch(needs); });
     return;
   }
@@ -32,8 +32,8 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
   add_with_libtorch(program, action, "copus", "calibrate", about_calibrate);
 }
 
-// For `copus train`: reports the user's mistakes without waiting for libtorch. Ranks that another launcher started
-// report their mistakes together, which needs libtorch.
+// The part of `copus train` that needs no libtorch: it reports the user's mistakes without waiting for libtorch to
+// load. Ranks that another launcher started are left to copus-torch, because they report their mistakes together.
 int run_job(const RunRequest& request, double /*max_seconds*/, const std::vector<std::string>& /*arguments*/) {
   if (program_with_libtorch() && !read_rank_environment()) plan_run(request);
   throw NeedsLibtorch{"copus train"};

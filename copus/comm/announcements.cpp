@@ -6,7 +6,7 @@ namespace copus {
 
 namespace {
 
-// Per process, like stderr.
+// One flag per process, because all ranks of a process share its stderr.
 std::atomic<bool> all_is_told = false;
 
 }  // namespace

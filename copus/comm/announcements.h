@@ -3,7 +3,8 @@
 
 namespace copus {
 
-// Stops these reports. The cause that ended the job is reported elsewhere, and all other failures follow from it.
+// Stops all further reports by this process. The cause that ended the job is reported elsewhere, and later failures
+// only follow from it.
 void announce_no_more();
 bool may_announce();
 

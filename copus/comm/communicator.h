@@ -2,13 +2,14 @@
 // order of the group's ranks, element by element (bfloat16 in fp32, rounded once), so that results repeat bitwise and
 // do not depend on message sizes or on how a buffer is split. (For device memory over NCCL, the order is NCCL's.)
 //
-// Buffers are in host memory or in memory of the rank's GPU (device_runtime.h). An operation on device memory runs
-// after the work that its caller's current stream held when the operation was started. Work that is put on that stream
-// after wait(), or after a blocking call, runs after the operation. wait() and blocking calls need not block the host,
-// and done() means done on the device.
+// Buffers are in host memory or in memory of the rank's GPU (device_runtime.h). For device memory, operations are
+// ordered with the caller's current stream: (a) an operation runs after the work that was on the stream when the
+// operation was started; (b) work put on the stream after wait(), or after a blocking call, runs after the operation.
+// wait() and blocking calls need not block the host. done() means done on the device.
 //
-// Every member of a group must start the same collectives in the same order. No wait is endless: a wait throws
-// RankFailure, which names the missing rank, if a rank has failed or if the wait exceeds the world's deadline.
+// Every member of a group must start the same collectives in the same order. Every wait is bounded: if a rank has
+// failed, or if the wait exceeds the world's deadline, the wait throws RankFailure, which names the failed or missing
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,13 @@
 namespace copus {
 
 // An operation under way. Its buffers must stay alive and untouched until wait() returns or done() is true. The
-// destructor does not wait, so the caller must wait before it destroys the object.
+// destructor does not wait, so the caller must call wait() before destroying this object.
 class Work {
  public:
   class State {
    public:
     virtual ~State() = default;
-    virtual void wait() = 0;  // throws what the operation threw
+    virtual void wait() = 0;  // rethrows the error of the operation
     virtual bool done() = 0;
   };
 
@@ -98,14 +99,15 @@ class Communicator {
   // Returns when all members have called it.
   void barrier() { run({.kind = OperationKind::barrier}); }
 
-  // Messages between two members arrive in the order in which they were sent. The receiver passes the same count and
-  // type as the sender, and both ends name the same link. A send makes progress without a receiver. Over NCCL a send
-  // that is not received yet delays later messages on its link.
+  // Messages between two members arrive in the order in which they were sent. The receiver passes the count and type
+  // that the sender passed, and both name the same link (Route). A send makes progress without a receiver. Over NCCL,
+  // however, a send that is not received yet delays later messages on its link.
   Work start_send(const void* data, int64_t count, DataType type, int64_t to, Route route = {}) {
     return start(Operation::send(data, count, type, to, route));
   }
   void send(const void* data, int64_t count, DataType type, int64_t to) { run(Operation::send(data, count, type, to)); }
-  // The message may be received only in wait(), so a caller with several receives waits for them in order.
+  // An implementation may receive the message only in wait(), so a caller with several receives must wait for them in
+  // the order of their starts.
   Work start_receive(void* data, int64_t count, DataType type, int64_t from, Route route = {}) {
     return start(Operation::receive(data, count, type, from, route));
   }
@@ -124,7 +126,7 @@ class Communicator {
  protected:
   Communicator(std::vector<int64_t> ranks, int64_t rank);
 
-  // An operation that runs when the caller waits for it, which must happen before this communicator ends.
+  // Returns an operation that runs inside wait(). The caller must call wait() before this communicator is destroyed.
   Work run_in_wait(const Operation& operation);
   // Performs an exchange by single messages of this communicator. Starts all sends before receiving the first message.
   void exchange_one_by_one(const Operation& operation);
@@ -142,7 +144,7 @@ class Communicator {
   const int64_t rank_;
 };
 
-// The base of communicators that add something to another one's operations. By default it forwards them.
+// The base of communicators that add something to another communicator's operations. By default it forwards them.
 class WrappedCommunicator : public Communicator {
  public:
   // Keeps a reference to `group`, which may be destroyed first.

@@ -9,12 +9,13 @@
 
 namespace copus {
 
-// Returns a world that consists of these ranks of `inner`. The ranks are distinct and include this rank; their order in
-// the list gives them their new ranks. Health, clock and the ranks in failure reports stay those of `inner`. The caller
-// owns `inner`, which must outlive the new world. Throws InternalError if this rank is not in the list.
+// Returns a world that consists of these ranks of `inner`. The ranks must be distinct and include this rank; their
+// positions in the list are their new ranks. Health and clock are those of `inner`, and failure reports use the ranks
+// of `inner`. The caller owns `inner`, which must outlive the new world. Throws InternalError if this rank is not in
+// the list.
 std::unique_ptr<World> chosen_ranks(World& inner, std::vector<int64_t> ranks);
 
-// The world of ranks 0 to size - 1.
+// Returns the world of ranks 0 to size - 1 of `inner`.
 std::unique_ptr<World> first_ranks(World& inner, int64_t size);
 
 }  // namespace copus

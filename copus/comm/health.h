@@ -1,7 +1,7 @@
-// Declares how the ranks of a job monitor each other. Every rank states where it is, in words (set_place). A watchdog
-// thread sends heartbeats and checks the heartbeats of the other ranks. The first rank that sees a failure reports it
-// for all. From then on every wait throws RankFailure. If a rank does not notice the failure in time, its watchdog ends
-// it.
+// Declares how the ranks of a job monitor each other. Every rank states in words where it is (set_place). A watchdog
+// thread sends heartbeats and checks the heartbeats of the other ranks. The first rank that notices a failure reports
+// it for all. From then on, every wait on every rank throws RankFailure. If a rank does not notice the failure in time,
+// its watchdog ends it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Health {
  public:
   virtual ~Health() = default;
 
-  // Sets where this rank is, in words for a message. Every change counts as progress.
+  // Sets where this rank is (its place), in words for a message. Every new place counts as progress.
   virtual void set_place(std::string_view place) = 0;
 
   // Sets the expected length of a step. A rank that makes no progress for ten steps, and for at least ten seconds, is
@@ -34,7 +34,7 @@ class Health {
   virtual void begin_wait() = 0;
   virtual void end_wait() = 0;
 
-  // Ends the job. Only the first report counts.
+  // Reports a failure, which ends the job. Only the first report counts.
   virtual void report(const FailureReport& report) = 0;
   virtual std::optional<FailureReport> failure() const = 0;
 

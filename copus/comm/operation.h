@@ -1,5 +1,5 @@
-// Represents one operation of a group of ranks as a value. Communicators pass the value on to queue the operation, to
-// time it or to copy its buffers to and from a device, mostly without regard to its kind.
+// Represents one operation of a group of ranks as a value. Communicators use the value to queue the operation, to time
+// it, or to copy its buffers to and from a device, mostly without regard to its kind.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ struct Message {
   int64_t bytes;
 };
 
-// How a message travels if messages wait for their receivers on the device (NCCL). Otherwise it has no effect.
+// How a message travels if it waits for its receiver on the device (NCCL). Other connections ignore the route.
 struct Route {
-  // The link that carries the message in the ring of n members. Link i connects member i and the next member. Link n -
+  // The link that carries the message in the ring of n members. Link i connects member i and the next member; link n -
   // 1 connects the last member and the first. Link n + i is a second link parallel to link i. -1 means the first link
   // between the two members. Messages on different links do not wait for each other.
   int64_t link = -1;
   // Whether the sender's next operation in this group is a receive that may be joined with this send into one
-  // operation. Otherwise two neighbours in a pipeline that both send before they receive would deadlock.
+  // operation. Two neighbours in a pipeline that both send before they receive need this: without it they would
+  // deadlock.
   bool with_next_receive = false;
 };
 
@@ -70,18 +71,19 @@ struct Operation {
     return {OperationKind::receive, nullptr, data, count, {}, type, Reduction::sum, from, {}, {}, route};
   }
 
-  // Whether the operation can be started and waited for later. The others can only be run.
+  // Whether the operation can be started and waited for later. Operations of other kinds can only be run.
   bool can_be_started() const;
-  bool is_message() const;  // rather than a collective, in which every member of the group takes part
+  bool is_message() const;  // a message, as opposed to a collective, in which every member takes part
 
   // Bytes of the whole vector.
   int64_t bytes() const { return count * size_of(type); }
   // The part that `counts` assigns to a member.
   VectorPart part_of(int64_t member) const;
-  // What a member's `input` and `output` hold of the vector: nothing, the member's part, or all of it.
+  // The part of the vector that a member's `input` and `output` hold: nothing, the member's part, or all of it.
   VectorPart input_of(int64_t member) const;
   VectorPart output_of(int64_t member) const;
-  // The buffer of the whole vector. The other buffer may be empty, and then does not tell which memory it is in.
+  // The buffer that holds the whole vector. The other buffer may be empty, so it does not show in which memory the data
+  // are.
   const void* whole() const { return kind == OperationKind::reduce_scatter || output == nullptr ? input : output; }
 };
 

@@ -14,13 +14,13 @@ namespace copus {
 
 class QueuedCommunicator final : public Communicator {
  public:
-  // `ranks`: world ranks of the members; `member`: this rank's position among them. `queues`: the open queues of this
-  // rank, if it survives the failure of other ranks.
+  // `ranks`: world ranks of the members; `member`: this rank's position among them. `queues`: all queues of this rank,
+  // if the rank continues after other ranks have failed; otherwise null.
   QueuedCommunicator(std::vector<int64_t> ranks, int64_t member, std::unique_ptr<Transport> transport,
                      std::shared_ptr<OpenQueues> queues = nullptr);
 
  private:
-  // A send completes immediately if the message fits into the buffer between the two members and no earlier one waits.
+  // A send completes immediately if its message fits into the buffer between the two members and no earlier send waits.
   Work do_start(const Operation& operation) override;
   void do_run(const Operation& operation) override;
   void perform(const Operation& operation);

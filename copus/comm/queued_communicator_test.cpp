@@ -37,7 +37,7 @@ class NotingTransport : public Transport {
   }
 
   void release() { released_->set_value(); }
-  // Returns a function that does the same and that may be called after the transport's end.
+  // Returns a function that has the effect of release() and may be called after this transport has been destroyed.
   std::function<void()> releaser() const {
     return [released = released_] { released->set_value(); };
   }
@@ -143,7 +143,7 @@ TEST(QueuedCommunicator, ThatEndsBeforeItsOperationsDropsThemWithAnError) {
   });
   communicator.reset();
   later.join();
-  // All waits return. Which operations were dropped depends on how far the threads had come.
+  // All waits return, but how many operations were dropped depends on how far the threads had come.
   for (const Work& work : started) {
     EXPECT_TRUE(work.done());
     try {

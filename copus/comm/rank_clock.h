@@ -11,15 +11,16 @@ class RankClock {
  public:
   virtual ~RankClock() = default;
 
-  // Returns the seconds since the job began, comparable between ranks. A virtual clock advances by the computing time
-  // since the last call: the thread's measured time, or the time added by charge().
+  // Returns the seconds since the job began; values of different ranks are comparable. A virtual clock first advances
+  // by the computing time since the previous call: the CPU time that the thread has used, or the time added by
+  // charge().
   virtual double now() = 0;
 
-  // Waits until the clock shows this time, when an event that this rank waited for ended. A virtual clock moves to this
-  // time unless it is later already; a real clock sleeps until then.
+  // Waits until the clock shows `seconds`, the time at which the event that this rank waited for has ended. A virtual
+  // clock jumps to `seconds` unless it is already later. A real clock sleeps.
   virtual void advance_to(double seconds) = 0;
 
-  // Adds `flops` of computing since the last call. Only virtual clocks with modelled computing count them.
+  // Adds `flops` of computing since the previous call. Only virtual clocks with modelled computing use this number.
   virtual void charge(double flops) = 0;
 
   // Between these two calls the thread communicates or waits, and its CPU time does not count as computing.

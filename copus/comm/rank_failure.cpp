@@ -26,7 +26,8 @@ RankFailure::RankFailure(FailureReport report) : std::runtime_error(to_string(re
 void announce(const FailureReport& report) {
   if (!may_announce()) return;
   const std::string line = concat("copus: error: ", printable(to_string(report)), "; the job is ended\n");
-  // Uses a single call, so that no other process writes in between. An error could not be reported to anybody.
+  // A single write() call keeps lines of different processes apart. Its error is ignored: there is nowhere to report
+  // it.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -13,7 +13,8 @@ struct FailureReport {
   std::string place;  // "step 12, backward of micro-batch 3"; may be empty
   std::string cause;  // "killed by signal 9 (Killed)", "no heartbeat for 3 s", "stalled: made no progress for 60 s"
   int64_t pid = 0;    // of the rank's process; 0: unknown
-  // Whether the launcher, or the rank that saw the failure first, reports it to the user. Then no other process should.
+  // Whether the launcher, or the rank that noticed the failure first, reports it to the user. If so, other processes do
+  // not.
   bool announced = false;
 };
 

@@ -52,8 +52,9 @@ struct Maximum {
   }
 };
 
-// Partial results stay in a block that fits the first-level cache from one input to the next. The block aliases neither
-// inputs nor outputs, which may alias each other, so the compiler can vectorise.
+// Reduces block by block. The partial results of a block stay in the first-level cache while the inputs are added one
+// after another. The block aliases neither inputs nor outputs (which may alias each other), so the compiler can
+// vectorise.
 template <class Element, class Operation>
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs, int64_t count,
             Operation operation) {

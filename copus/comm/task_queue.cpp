@@ -12,7 +12,8 @@ class TaskQueue::Task : public Work::State {
   Task(std::function<void()> function, std::shared_ptr<OpenQueues> all)
       : function_(std::move(function)), all_(std::move(all)) {}
 
-  // Ends the task with `error`, if given, or runs it. Returns the error with which the task ended.
+  // Runs the task or, if `error` is given, ends it with that error. Returns the error with which the task ended, if
+  // any.
   std::exception_ptr run(std::exception_ptr error) {
     if (!error) {
       try {

@@ -1,4 +1,4 @@
-// Runs tasks one after another on its own thread, which starts with the first task.
+// Runs tasks one after another on the queue's own thread, which starts with the first task.
 #pragma once
 
 #include <condition_variable>
@@ -16,13 +16,14 @@ namespace copus {
 
 class TaskQueue;
 
-// The queues of all groups of a rank. After a failure, an exception interrupts this rank. Its other operations, which
-// soon end too, still use their buffers, so the queues keep these buffers until the operations have ended.
+// The queues of all groups of a rank. When another rank fails, an exception unwinds this rank's main thread while
+// operations on other threads still use their buffers. The queues therefore keep these buffers alive until the
+// operations have ended, which happens soon.
 class OpenQueues {
  public:
   void add(TaskQueue* queue);
   void remove(TaskQueue* queue);
-  // Returns when no operation of this rank is under way, after a RankFailure.
+  // Waits, after a RankFailure, until no operation of this rank is under way.
   void wait_until_idle();
 
  private:

@@ -1,6 +1,6 @@
-// Declares the operations that each kind of connection provides for one group of at least two ranks: blocking, on host
-// memory. Queues, asynchrony and modelled times are added around them, once for all kinds (queued_communicator.h,
-// timed_world.h).
+// Declares the operations that each kind of connection provides for one group of at least two ranks. They are blocking
+// and work on host memory. Queues and asynchrony (queued_communicator.h) and modelled times (timed_world.h) are added
+// on top, once for all kinds of connection.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace copus {
 
-// The operations fit the group and behave as Communicator describes, including RankFailure. One thread at a time calls
-// collectives, one thread per receiver calls sends, and one thread per sender calls receives. Collectives, sends and
-// receives may run at the same time.
+// Callers pass only operations that fit the group. The operations behave as Communicator describes, including
+// RankFailure. One thread at a time calls collectives, one thread per receiver calls sends, and one thread per sender
+// calls receives. Collectives, sends and receives may run at the same time.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -24,7 +24,7 @@ class Transport {
 
   virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
   virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
-  // Sends if that is possible without waiting, and returns whether it did.
+  // Sends the message if that needs no waiting. Returns whether it was sent.
   virtual bool try_send(const void* data, int64_t bytes, int64_t to) = 0;
 };
 

@@ -19,7 +19,7 @@ namespace copus {
 // A group of ranks that a layout uses for communication.
 struct GroupUse {
   // Which neighbours exchange messages. none: no members. line: each member and the next one. ring: as in a line, and
-  // also the last and the first member. one_way_ring: as in a ring, with separate links for the two directions (Route).
+  // also the last member and the first. one_way_ring: as in a ring, with a separate link for each direction (Route).
   enum class Messages { none, line, ring, one_way_ring };
 
   std::vector<int64_t> ranks;  // in the group's order
@@ -40,24 +40,24 @@ class World {
   int64_t size() const { return size_; }
 
   // Returns the communicator of an ordered list of distinct world ranks, which must include this rank. The communicator
-  // is made at the first call and kept. This does not wait for other ranks, so ranks may make their groups in different
-  // orders. Throws InternalError if the list is not a group of this rank.
+  // is made at the first call and kept. The call does not wait for other ranks, so ranks may make their groups in
+  // different orders. Throws InternalError if this rank is not in the list, or a rank is repeated or does not exist.
   Communicator& group(const std::vector<int64_t>& ranks);
   Communicator& everyone();
 
-  // Opens the groups of a layout. Every rank calls this between two steps, with no operation under way, with the same
-  // list of all ranks' groups, before it uses its own groups. If ranks have to cooperate to connect (NCCL), they
-  // connect here, and groups that are not in the list may be closed; in other worlds this does nothing. Groups in the
-  // list that were open before stay open. Returns, on all ranks, the reason why groups cannot be opened; empty if all
-  // are open.
+  // Opens the groups of a layout. Every rank must call this between two steps, with no operation under way and before
+  // using its own groups, and must pass the same list of all ranks' groups. If ranks have to cooperate to connect
+  // (NCCL), they connect here, and groups that are not in the list may be closed; in other worlds this does nothing.
+  // Groups in the list that were already open stay open. Returns, on all ranks, the reason why groups cannot be opened;
+  // nothing if all are open.
   [[nodiscard]] virtual std::optional<std::string> prepare(const std::vector<GroupUse>& /*groups*/) { return {}; }
-  // The same, if the job cannot continue without the groups. Throws UserError.
+  // Like prepare(), for groups without which the job cannot continue: throws UserError if they cannot be opened.
   void require(const std::vector<GroupUse>& groups);
 
-  // How the devices of the ranks are connected, as a line for the user; empty if they are not.
+  // How the ranks' devices are connected, as a line for the user; empty if they are not connected.
   virtual std::string device_connection() const { return ""; }
 
-  // Bytes of this rank's device memory that its connections take.
+  // Bytes of this rank's device memory that the connections of its communicators take.
   virtual int64_t communicator_bytes() const { return 0; }
   // Mean bytes and seconds of the communicators that this job has opened between devices, the same on all ranks; zero
   // if there are none. `context_bytes` is always 0.
@@ -67,9 +67,9 @@ class World {
   virtual RankClock& clock() = 0;
 
  protected:
-  // `used_by_groups` holds the objects of a derived class that its groups use, or null. These objects are destroyed
-  // after the groups. This matters because the threads of a group end only when the group is destroyed, and by then the
-  // members of a derived class are gone.
+  // `used_by_groups` holds the objects of a derived class that the class's groups use, or null. They are destroyed
+  // after the groups. They cannot be members of the derived class: these are destroyed before the base class's groups,
+  // whose threads end only when the groups are destroyed.
   World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
       : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 
@@ -83,9 +83,9 @@ class World {
   std::map<std::vector<int64_t>, std::unique_ptr<Communicator>> groups_;
 };
 
-// The base of worlds that add something to another world. It forwards everything that a derived class does not
-// override. The inner world is destroyed before the groups of the outer one, because the inner world's threads may
-// still use buffers of these groups.
+// The base of worlds that wrap another world. It forwards everything that a derived class does not override. The inner
+// world is destroyed before the groups of the outer world, because the inner world's threads may still use these
+// groups' buffers.
 class WrappedWorld : public World {
  public:
   std::optional<std::string> prepare(const std::vector<GroupUse>& groups) override { return inner_->prepare(groups); }
@@ -100,7 +100,7 @@ class WrappedWorld : public World {
       : World(inner->rank(), inner->size(), std::move(used_by_groups)), inner_(std::move(inner)) {}
   // Wraps a world that the caller owns and that outlives this one.
   explicit WrappedWorld(World& inner) : WrappedWorld(inner, inner.rank(), inner.size()) {}
-  // Wraps it as the world of `size` of its ranks, in which this rank is `rank`.
+  // Wraps `inner` as a world of only `size` of its ranks, in which this rank has the number `rank`.
   WrappedWorld(World& inner, int64_t rank, int64_t size)
       : World(rank, size, nullptr), inner_(std::shared_ptr<void>(), &inner) {}
 
@@ -112,7 +112,7 @@ class WrappedWorld : public World {
   const std::shared_ptr<World> inner_;
 };
 
-// How long a wait may last before the missing ranks count as failed.
+// How long a wait may last before the ranks that are missing count as failed.
 inline constexpr double default_wait_seconds = 600;
 
 }  // namespace copus

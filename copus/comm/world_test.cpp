@@ -1,4 +1,4 @@
-// Properties of all ranks together: how their failures end a job, and the world of one rank.
+// Tests properties of all ranks together: how a rank's failure ends the job, and the world of a single rank.
 #include "copus/comm/world.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 namespace copus {
 namespace {
 
-// A wait that reaches its deadline. It is long enough for any machine to start the ranks.
+// The deadline of waits that are meant to fail. It leaves enough time to start the ranks on any machine.
 constexpr double short_wait_seconds = 1;
 
 TEST(World, OfOneRankDoesEverythingAtOnce) {
@@ -37,7 +37,7 @@ TEST(World, GivesEveryRankItsOwnNumberAndOneClock) {
     EXPECT_EQ(world.size(), 4);
     EXPECT_EQ(world.everyone().rank(), world.rank());
     seen += int64_t{1} << (8 * world.rank());
-    // The clock is comparable between ranks: no rank leaves a barrier before the last one has entered it.
+    // Times of different ranks are comparable: no rank leaves a barrier before the last one has entered it.
     double came = world.clock().now();
     EXPECT_GE(came, 0);
     world.everyone().all_reduce(&came, 1, DataType::float64, Reduction::maximum);

@@ -1,4 +1,4 @@
-// Properties of every world that adds something to another one: it forwards what it does not change, its groups check
+// Tests the properties of every world that wraps another world: it forwards what it does not change, its groups check
 // their arguments, and its parts are destroyed in the order of their dependencies.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::string name_of_wrapper(const testing::TestParamInfo<Wrapper>& info) {
       "none", "borrowed", "first_ranks", "late", "virtual_time", "staged", "nccl"}[static_cast<int>(info.param)];
 }
 
-// One rank's device and library, and the wrapped world over them, which is destroyed first.
+// One rank's device, its library, and the wrapped world that uses both and is therefore destroyed first.
 struct Wrapped {
   Wrapped(Wrapper wrapper, std::unique_ptr<World> inner, MockNccl& nccl) {
     switch (wrapper) {
@@ -168,8 +168,8 @@ TEST_P(WrappedWorlds, GroupsRefuseArgumentsThatDoNotFit) {
   });
 }
 
-// A rank leaves while the other one has not yet reached the operation that it started. The operation's thread still
-// writes the result. If its memory were freed, a sanitizer would notice.
+// A rank leaves while the other rank has not yet reached the operation that the first one started. The operation's
+// thread still writes the result. If the result's memory were freed, a sanitizer would report it.
 TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
   if (GetParam() == Wrapper::nccl) GTEST_SKIP() << "a world over NCCL waits for what is under way";
   MockNccl nccl;
@@ -189,7 +189,7 @@ TEST_P(WrappedWorlds, MayEndWhileAnOperationIsUnderWay) {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       std::vector<float> sent(on_host.size(), 1);
-      // As far as rank 0 gets: operations queued after the current one are dropped.
+      // How many broadcasts rank 0 completes varies: operations queued after the current one are dropped.
       const Work work = everyone.start(Operation::broadcast(sent.data(), std::ssize(sent), DataType::float32, 1));
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       wrapped.world->health().report({0, "a test", "has left"});

@@ -6,9 +6,9 @@ namespace copus {
 
 namespace {
 
-// Describes Megatron-Core and similar programs, which fuse norms, rotary embedding and attention. In addition to bf16
-// logits, or their gradient, one fp32 tensor covers a part of the vocabulary: logits, softmax and gradient overwrite
-// each other (tensor_parallel/cross_entropy.py).
+// Describes Megatron-Core and similar programs, which fuse norms, rotary embedding and attention. For the vocabulary
+// they keep the bf16 logits or their gradient, and one fp32 tensor for the rank's part of the vocabulary, in which
+// logits, softmax and gradient overwrite each other (tensor_parallel/cross_entropy.py).
 //
 // A layer's tensors follow Korthikanti et al. 2022, section 4.1, without dropout:
 // - both streams and the results of both norms;
@@ -16,8 +16,8 @@ namespace {
 // - the joint tensor of queries, keys and values; the values are a view of it;
 // - the feed-forward's inner tensors.
 //
-// The layer of Megatron-Core 0.16.1 keeps the same tensors under a fake process group (bench/trainers). Recomputing
-// only attention saves nothing, because fused attention keeps no scores.
+// The layer of Megatron-Core 0.16.1, run under a fake process group, keeps the same tensors (bench/trainers).
+// Recomputing only attention saves nothing, because fused attention keeps no scores.
 MemoryUse megatron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 3, .key_value = 3, .feed_forward = 3};
@@ -29,14 +29,14 @@ MemoryUse megatron_memory() {
   return use;
 }
 
-// Describes nanotron, according to its code. nanotron keeps fp32 sums of gradients in addition to a micro-batch's bf16
-// gradients. It has FlashAttention-2, an eager feed-forward block (gate, up, silu(gate), product), and an fp32 softmax
+// Describes nanotron, according to its code. It keeps fp32 sums of gradients in addition to a micro-batch's bf16
+// gradients. It uses FlashAttention-2, an eager feed-forward block (gate, up, silu(gate), product), and an fp32 softmax
 // over the rank's part of the vocabulary, which overwrites its input.
 //
-// Under a fake process group (bench/trainers) a layer keeps 4 tensors as wide as the stream (both streams, both norms'
-// results) and queries, keys, values and output. With several sequences the output is copied once more. We add two
-// tensors of the queries' width and one of the keys' or values' width. This addition was fitted to the memory of
-// published runs, and covers fragmentation and the backward pass' working memory.
+// Under a fake process group (bench/trainers), a layer keeps 4 tensors of the stream's width (both streams, the results
+// of both norms) and queries, keys, values and output. With several sequences, the output is copied once more. In
+// addition, we count two tensors of the queries' width and one of the width of keys or values. They were fitted to the
+// memory of published runs, and cover fragmentation and the backward pass' working memory.
 MemoryUse nanotron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 4, .key_value = 3, .feed_forward = 4};
@@ -49,11 +49,11 @@ MemoryUse nanotron_memory() {
 
 }  // namespace
 
-// The kernels of PyTorch for a layer of Llama's form, with FlashAttention and a fused RMSNorm. The forward pass of a
-// layer has two norms, each of which reads and writes once, and two additions, each of which reads twice and writes
-// once. Queries, keys and values are split, rotated and concatenated. Then come the activation function and a product.
-// The backward pass reads and writes each of these tensors again, and once more for each operation's second operand.
-// The numbers of launches are estimates.
+// The kernels of PyTorch for a layer of Llama's form, with FlashAttention and a fused RMSNorm. A layer's forward pass
+// has (a) two norms, each of which reads and writes a tensor once; (b) two additions, each of which reads two tensors
+// and writes one; (c) splitting, rotating and concatenating of queries, keys and values; (d) the activation function
+// and a product. The backward pass reads and writes each of these tensors again, and once more for each operation's
+// second operand. The numbers of launches are estimates.
 TrainingSystem eager_pytorch() {
   TrainingSystem system;
   system.forward = {.stream = 10, .attention = 6, .feed_forward = 5, .launches = 120};
@@ -66,8 +66,8 @@ TrainingSystem eager_pytorch() {
   return system;
 }
 
-// The numbers of passes and launches are estimates: fused kernels leave about half as many as eager PyTorch has. No
-// table or profile confirms them.
+// The numbers of passes and launches are estimates: with fused kernels, about half as many as eager PyTorch has. No
+// published table or profile confirms them.
 TrainingSystem megatron() {
   TrainingSystem system = eager_pytorch();
   system.name = "megatron";
@@ -75,22 +75,23 @@ TrainingSystem megatron() {
   system.memory = megatron_memory();
   system.forward = {.stream = 8, .attention = 4, .feed_forward = 3, .launches = 60};
   system.backward = {.stream = 10, .attention = 6, .feed_forward = 6, .launches = 120};
-  system.accumulation_bytes = 4;  // fused with the product, which overlaps with half of it
+  system.accumulation_bytes = 4;  // the addition is fused with the matrix product, which hides half of it
   return system;
 }
 
 // Describes nanotron, according to its code. Gradients are computed in bf16 and added to fp32 gradients, which moves 12
-// bytes per parameter. Without ZeRO, PyTorch's DDP reduces the gradients in pieces during the backward pass. With
-// ZeRO-1 one all-reduce of all gradients follows the backward pass (trainer.py), and one all-gather follows the update.
-// Each of a layer's six tensors is then copied from the gathered result, separately for each rank (distributed.py,
-// all_gather_coalesced). On 256 ranks these copies keep the host busy for longer than the gather keeps the network.
+// bytes per parameter. Without ZeRO, PyTorch's DDP reduces the gradients in buckets during the backward pass. With
+// ZeRO-1, one all-reduce of all gradients follows the backward pass (trainer.py), and one all-gather follows the
+// update. Each of a layer's six tensors is then copied from the gathered result, separately for each rank
+// (distributed.py, all_gather_coalesced). On 256 ranks these copies keep the host busy for longer than the all-gather
+// keeps the network busy.
 //
-// Four numbers are fitted. gather_launches counts 1.4 launches for each of these copies, 8.4 per layer and rank. This
-// number was fitted to half of the sets of 64 and 256 GPUs (bench/predictions/README.md). The other three numbers were
-// fitted by hand to the sets of up to 32 GPUs, without proof that held-out sets were excluded: read the reported
-// agreement for those sets with this in mind. They describe two effects:
-// - With tensor parallelism nanotron's layers keep the host busy for 3.7 ms, and in pipelines across nodes for 1.85 ms
-//   more per tensor-parallel rank. The time is the same for a layer of models with 1.3, 3.6 and 8.9 billion parameters,
+// Four numbers are fitted. gather_launches counts 1.4 launches for each of these copies, which is 8.4 per layer and
+// rank. It was fitted to half of the sets of runs on 64 and 256 GPUs (bench/predictions/README.md). The other three
+// numbers were fitted by hand to the sets on up to 32 GPUs. It is not certain that the held-out sets were excluded from
+// this fit, so the reported agreement for those sets may be too good. The three numbers describe two effects:
+// - With tensor parallelism, nanotron's layers keep the host busy for 3.7 ms, and in pipelines across nodes for 1.85 ms
+//   more per tensor-parallel rank. This time is the same for layers of models with 1.3, 3.6 and 8.9 billion parameters,
 //   and for every micro-batch that is too small to take longer.
 // - Some pipeline runs lose 0.5 s in every micro-batch with two pipeline ranks, and 1.0 to 1.3 s with four and more,
 //   whatever the model. On up to 64 GPUs these are mostly runs that nearly fill the memory. On 256 GPUs they are almost
@@ -117,19 +118,19 @@ TrainingSystem nanotron() {
 // Describes torchtitan. The tensors that a layer keeps were measured on torchtitan 0.2.2's own layer, under a fake
 // process group of 1, 2, 4 and 8 ranks (bench/trainers):
 // - a rank's rows of both streams;
-// - with t > 1 the whole results of both norms, because the layer gathers them (PrepareModuleInput) and no compiler
+// - with t > 1, the whole results of both norms: the layer gathers them (PrepareModuleInput), and the compiler never
 //   recomputes a collective;
 // - queries, keys, values and output;
 // - the feed-forward's inner tensors.
 //
-// With full recompute the backward pass then holds five more whole tensors: the gathered gradient of the output, the
+// With full recompute, the backward pass then holds five more whole tensors: the gathered gradient of the output, the
 // parts of the input's gradient that come from queries, keys and values, and their sum. Selective recompute per
 // operation keeps the layer's input, attention's result, and the results of every second matrix product: queries,
 // values (in 0.3 queries, keys and values together) and the gate. With t > 1 it keeps one more reduced stream, which is
 // not counted here.
 //
-// The head holds its gathered input and the gradient of this input. Version 0.3 processes eighths of a micro-batch's
-// rows (ChunkedLossWrapper), with a copy of the input in pieces and the gradient in fp32.
+// The head holds its gathered input and the gradient of this input. Version 0.3 processes one eighth of a micro-batch's
+// rows at a time (ChunkedLossWrapper), and holds a copy of the input in pieces and its gradient in fp32.
 TrainingSystem torchtitan(TorchtitanVersion version) {
   TrainingSystem system;
   system.name = "torchtitan";

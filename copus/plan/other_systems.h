@@ -14,7 +14,7 @@ inline constexpr double eager_logit_bytes = 2 + 4 + 4 + 4 + 2;
 // Approximate device memory of a CUDA context and NCCL's buffers.
 inline constexpr double cuda_bytes = gibibyte;
 
-// PyTorch's FSDP rounds the shares of the fp32 weights as it gathers them, and keeps no rounded shares.
+// PyTorch's FSDP casts its shard of the fp32 weights to bf16 for each all-gather, and keeps no bf16 shard.
 inline constexpr double fsdp_optimizer_bytes = 12 - 2;
 
 // PyTorch without a compiler. Its memory is not described.

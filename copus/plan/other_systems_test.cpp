@@ -45,8 +45,8 @@ TEST(OtherSystems, TrainersKeepWhatTheirOwnLayersKept) {
   }
 }
 
-// With norms of query and key heads (--qk-layernorm). With one key-value head per rank the layer keeps less than is
-// counted.
+// The norms are those of query and key heads (--qk-layernorm). With one key-value head per rank, the layer keeps less
+// than we count.
 TEST(OtherSystems, MegatronKeepsWhatItsNormsOfHeadsKept) {
   ModelDescription model = measured_layer();
   model.qk_norm = QkNorm::head;
@@ -58,8 +58,8 @@ TEST(OtherSystems, MegatronKeepsWhatItsNormsOfHeadsKept) {
   }
 }
 
-// Selective recompute of compiled layers: what the layers kept on a CPU, plus attention's result, which they keep only
-// with a GPU's kernels, minus 5,056 bytes of random state.
+// Selective recompute of compiled layers. The expected bytes are what the layers kept on a CPU, plus attention's
+// result, which they keep only with a GPU's kernels, minus 5,056 bytes of random state.
 TEST(OtherSystems, TorchtitansSelectiveRecomputeKeepsWhatItsLayersKept) {
   ParallelStrategy strategy;
   strategy.recompute = Recompute::attention;

@@ -1,5 +1,5 @@
-// Names of flags and keys come from the code that planned_system.cpp lists, and from torchtitan 0.3.0. torchtitan's
-// main branch of 21 August 2026 (b5bcd76c) counts batches in tokens under other names, which are not supported here.
+// Names of flags and keys come from the sources that planned_system.cpp lists, and from torchtitan 0.3.0. torchtitan's
+// main branch of 21 August 2026 (b5bcd76c) counts batches in tokens, under other names, which are not supported here.
 #include "copus/plan/paste_text.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::string toml_value(Enum value) {
   return in_quotes(to_string(value));
 }
 
-// Writes every key of a section, also at its default, since a run's file may have contained another value.
+// Writes every key of a section, even those at their defaults, because the user's file may contain another value.
 std::vector<PasteText> for_copus(const PlanQuestion& question, const Configuration& configuration) {
   std::string parallel = "[parallel]\n";
   std::string train = concat("[train]\nsequence_length = ", question.sequence_length,
@@ -47,14 +47,15 @@ std::string torchrun(const PlanQuestion& question, const ParallelStrategy& strat
                 " --rdzv-backend c10d --rdzv-endpoint \"$HEAD_NODE:29500\"");
 }
 
-// "16 GPUs", with a note if the last node is not full and needs another number.
+// "16 GPUs". If the last node is not full, adds a note that it needs another number.
 std::string gpus_in_words(const PlanQuestion& question, const ParallelStrategy& strategy) {
   const int64_t ranks = strategy.world_size(), left = ranks % question.cluster.ranks_per_node;
   if (ranks < question.cluster.ranks_per_node || left == 0) return concat(ranks, " GPUs");
   return concat(ranks, " GPUs (on the last node, which has ", left, ", with --nproc-per-node ", left, ")");
 }
 
-// Before Blackwell, Megatron-LM and nanotron overlap tensor-parallel communication by the order of launches.
+// Sets CUDA_DEVICE_MAX_CONNECTIONS=1 where needed: before Blackwell, Megatron-LM and nanotron rely on the order of
+// launches to overlap tensor-parallel communication.
 std::string one_connection(const ParallelStrategy& strategy) {
   return strategy.tensor_parallel > 1 ? "CUDA_DEVICE_MAX_CONNECTIONS=1 " : "";
 }
@@ -69,7 +70,7 @@ std::string layers_without_rope(const ModelDescription& model) {
   return concat("\"([0]*", interval - 1, "+[1])*", model.num_layers / interval, "+[0]*", rest, "\"");
 }
 
-// The flags of the model and of related settings: memory and time are predicted for this model, without dropout.
+// The flags of the model and of related settings. Dropout is off, because the predictions assume it.
 std::vector<std::string> megatron_model_flags(const ModelDescription& model) {
   std::vector<std::string> flags = {
       concat("--num-layers ", model.num_layers, " --hidden-size ", model.hidden_size, " --ffn-hidden-size ",
@@ -140,8 +141,8 @@ constexpr std::string_view nanotron_optimizer =
     "  learning_rate_scheduler:\n    learning_rate: 0.0001\n    lr_warmup_steps: 2\n    lr_warmup_style: linear\n"
     "    lr_decay_style: cosine\n    lr_decay_steps: 98\n    min_decay_lr: 1.0e-05\n";
 
-// In some of nanotron's models every row-parallel linear layer raises an error if communication is asynchronous and
-// uses all-reduces. nanotron treats models of Mistral's form as Llama.
+// Asynchronous tensor-parallel communication is not combined with all-reduces, because row-parallel linear layers in
+// some of nanotron's models then raise an error. nanotron treats models of Mistral's form as Llama.
 std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   const ModelDescription& model = question.model;
@@ -195,7 +196,7 @@ constexpr std::array flavors = {Flavor{"1B", 16, 2048, 8192, 32, 8, true}, Flavo
                                 Flavor{"70B", 80, 8192, 28672, 64, 8, false},
                                 Flavor{"405B", 126, 16384, 53248, 128, 8, false}};
 
-// Returns nothing if the model has none of these sizes, or another rotation than all of them have.
+// Returns nothing if the model has none of these sizes, or if its rotary embedding differs from theirs.
 std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   constexpr int64_t vocabulary = 128256;
   const bool has_rotation = model.rope_theta == 500000 && model.rope_scaling == RopeScaling{};
@@ -210,15 +211,15 @@ std::optional<std::string_view> flavor_of(const ModelDescription& model) {
   return std::nullopt;
 }
 
-// As keyword arguments of both versions. A factor of 1 disables scaling.
+// Returns keyword arguments that both versions accept. A factor of 1 disables scaling.
 std::string torchtitan_scaling(const RopeScaling& scaling) {
   return concat("scaling_factor=", number(scaling.factor), ", low_freq_factor=", number(scaling.low_frequency_factor),
                 ", high_freq_factor=", number(scaling.high_frequency_factor),
                 ", original_max_position_embeddings=", scaling.original_max_position_embeddings);
 }
 
-// Defines a model with its own size for torchtitan 0.2. The feed-forward width is rounded up to a multiple of
-// multiple_of, so multiple_of alone determines the width. Positions are scaled by default.
+// Defines a model of another size for torchtitan 0.2. torchtitan rounds the feed-forward width up to a multiple of
+// multiple_of, so this value alone is used to set the width. torchtitan scales positions by default.
 std::string torchtitan_arguments(const ModelDescription& model) {
   return concat("TransformerModelArgs(dim=", model.hidden_size, ", n_layers=", model.num_layers,
                 ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads, ", vocab_size=", model.vocab_size,
@@ -228,7 +229,7 @@ std::string torchtitan_arguments(const ModelDescription& model) {
                 torchtitan_scaling(model.rope_scaling.value_or(RopeScaling{.factor = 1})), "))");
 }
 
-// The lines of a configuration function for 0.3 that define a model with its own size.
+// The lines of a configuration function for torchtitan 0.3 that define a model of another size.
 std::string torchtitan_model(const ModelDescription& model) {
   const bool tied = model.tie_word_embeddings;
   std::string lines = concat(
@@ -271,8 +272,8 @@ std::string_view torchtitan_schedule(PipelineSchedule schedule) {
   fail_check("a schedule that torchtitan knows", __FILE__, __LINE__, std::string(to_string(schedule)));
 }
 
-// With a pipeline the local batch is a rank's whole batch, which is split into micro-batches. Without a pipeline the
-// local batch is a micro-batch, repeated as often as the global batch requires.
+// With a pipeline, torchtitan's local batch is a rank's whole batch, which it splits into micro-batches. Without a
+// pipeline, the local batch is one micro-batch, repeated as often as the global batch requires.
 std::vector<PasteText> for_torchtitan(const PlanQuestion& question, const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   using Settings = std::vector<std::pair<std::string, std::string>>;

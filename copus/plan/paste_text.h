@@ -13,8 +13,8 @@ struct PasteText {
   std::string text;   // lines, each with its line end
 };
 
-// Writes the layout, its schedule and its batches for the question's program, in each form that the program reads. The
-// program must be able to run the configuration (unable_reason).
+// Writes the layout, its schedule and its batches for the program of `question`, in each form that the program reads.
+// The program must be able to run the configuration (unable_reason).
 std::vector<PasteText> paste_texts(const PlanQuestion& question, const Configuration& configuration);
 
 }  // namespace copus

@@ -93,7 +93,7 @@ TEST(PasteText, MegatronIsToldOfNormedHeadsAndOfLayersWithoutRope) {
               HasSubstr("--no-rope-freq \"([0]*2+[1])*6+[0]*2\" "));
 }
 
-// With embedding and loss the 20 layers make 11 stages of 2; with the loss only they make 7 stages of 3.
+// Together with embedding and loss, the 20 layers fill 11 stages of 2. With the loss only, they fill 7 stages of 3.
 TEST(PasteText, MegatronCountsTheEndsThatMakeItsStagesEven) {
   const auto text = [](const ParallelStrategy& strategy) {
     return texts(PlannedSystem::megatron, {strategy, 77, 1}).front();
@@ -214,7 +214,7 @@ TEST(PasteText, TorchtitanHasItsOwnNamesForItsOwnSizes) {
   EXPECT_THAT(paste_texts(question, configuration).front().text, HasSubstr("model_registry(\"8B\")\n"));
 }
 
-// Llama 3 has the sizes of 3.1 without its scaling, which both versions apply by default.
+// Llama 3 has the same sizes as Llama 3.1, but without the scaling that both versions apply by default.
 TEST(PasteText, TorchtitanIsToldHowPositionsAreScaled) {
   const Configuration configuration = {{.data_parallel = 8, .zero_stage = 3}, 64, 1};
   const auto text = [&](PlannedSystem program, const std::optional<RopeScaling>& scaling) {

@@ -52,7 +52,8 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .parts = question.knowledge.under_factors(cell.parts),
                               .measured_steps = cell.measured_steps,
                               .beyond_measured = cell.beyond_measured};
-  // A measurement of this configuration says nothing about its parts, so all of them are scaled by the same factor.
+  // A measurement of this configuration does not show how its time divides into parts, so all parts are scaled by the
+  // same factor.
   const double stretch = result.seconds / result.parts.total();
   visit_parts(result.parts, [&](const char* /*name*/, double& seconds) { seconds *= stretch; });
   result.tokens_per_second_per_gpu =

@@ -1,5 +1,5 @@
-// Holds the result of `copus plan`: the fastest configurations of a model on a cluster, layout by layout, for each of
-// several global batches, and the batches between which the fastest layout changes.
+// Holds the result of `copus plan`: for each of several global batches, the fastest configuration of each layout of a
+// model on a cluster; and the batches between which the fastest layout changes.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct PlanQuestion {
   SearchSpace space;   // with the number of GPUs as world_size, and ascending global_batches
   Knowledge knowledge;
 
-  // Everything that the program can run on these GPUs with these batches, including what `space` excludes.
+  // Everything that the program can run on these GPUs with these batches, including options that `space` excludes.
   SearchSpace whole_space() const;
 
   // The device that the job would run on, by its name, or the cluster's name if it has none.
@@ -40,7 +40,7 @@ struct PlannedConfiguration {
   double relative_deviation = 0;  // one standard deviation of its logarithm
   StepTimeParts parts;            // also corrected, so that they add up to `seconds`
   int64_t measured_steps = 0;
-  bool beyond_measured = false;  // whether it takes more nodes than the cluster's description was compared on
+  bool beyond_measured = false;  // whether it takes more nodes than the cluster's description has been validated on
   double tokens_per_second_per_gpu = 0;
   double model_flops_utilization = 0;  // NaN if the peak is unknown
 

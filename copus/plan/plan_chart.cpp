@@ -66,7 +66,7 @@ struct Line {
   std::map<int64_t, double> speeds;
 };
 
-// The layouts that are the fastest somewhere, in this order, then those that come nearest to the fastest.
+// The layouts that are the fastest at some batch, in order of the batches, then those that come nearest to the fastest.
 std::vector<Line> lines_of(const Plan& plan) {
   std::vector<ParallelStrategy> chosen;
   const auto choose = [&](const ParallelStrategy& layout) {
@@ -74,7 +74,7 @@ std::vector<Line> lines_of(const Plan& plan) {
       chosen.push_back(layout);
     }
   };
-  // The largest fraction of the fastest layout's throughput that each layout reaches.
+  // The largest ratio of each layout's throughput to the fastest layout's throughput.
   std::map<ParallelStrategy, double> shares;
   for (const BatchPlan& batch : plan.batches) {
     if (!batch.layouts.empty()) choose(batch.layouts.front().layout());
@@ -278,8 +278,8 @@ class Chart {
 
 // Returns the input of plan_page.js: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
 // "speeds", "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU. low and high are one standard
-// deviation away, and exist only for the fastest layout. Errors are mostly common to all layouts, so bars for each
-// would wrongly suggest that their order is uncertain.
+// deviation away, and are given only for the fastest layout: errors are mostly common to all layouts, so bars for each
+// layout would wrongly suggest that their order is uncertain.
 nlohmann::json data_of(const Plan& plan) {
   using nlohmann::json;
   const std::vector<Line> lines = lines_of(plan);

@@ -1,4 +1,4 @@
-// Draws a plan over several global batches: how fast the best few layouts are, and where the fastest one changes.
+// Draws a plan over several global batches: the speed of the best few layouts, and where the fastest layout changes.
 #pragma once
 
 #include <string>

@@ -30,8 +30,8 @@ TEST(PlanChart, DrawsALineForEachLayoutAndMarksTheFastest) {
   EXPECT_THAT(svg, AllOf(HasSubstr("small on 8 x GPU"), HasSubstr("prefers-color-scheme: dark")));
 }
 
-// Speeds at 16 are 2048 and 1638, at 64 2730 and 2482. The lines cross at 0.623 of the way, which is 450.1 on the axis
-// from 72 to 650 with three doublings.
+// At batch 16 the two speeds are 2048 and 1638, at 64 they are 2730 and 2482. The lines cross at 0.623 of the way,
+// which is 450.1 on the axis from 72 to 650 with three doublings.
 TEST(PlanChart, TheChangeIsWhereTheLinesCross) {
   const std::string svg = to_svg(small_question({16, 32, 64, 128}), written_down_plan());
   const double ahead = 2048 - 2048 / 1.25, behind = 8192 / 3.0 - 8192 / 3.3;

@@ -13,7 +13,7 @@ namespace copus {
 
 namespace {
 
-// Completes the named parts with the simplest choice of the rest.
+// Completes a configuration in which only some parts are named, with the simplest choice for the others.
 Configuration completed(const PlanQuestion& question, const ConfigurationChange& asked, int64_t global_batch) {
   Configuration configuration = apply(asked, {});
   take_what_is_usual(question.program, asked, configuration.strategy);
@@ -43,14 +43,14 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);
   });
-  // Options without an effect, such as ZeRO with d = 1, are enumerated in one form only. The form that the user named
-  // may differ.
+  // Options without effect, such as ZeRO with d = 1, are enumerated in one form only, which may not be the one that the
+  // user named.
   if (found.empty() && !why_impossible(question, plain)) found.push_back(plain);
   return found;
 }
 
-// Lists the parts of a step that take longer than in `best`, the largest difference first, and leaves out insignificant
-// ones: "bubble +120 ms, data communication +35 ms".
+// Lists the parts of a step that take longer than in `best`, the largest difference first, without insignificant ones:
+// "bubble +120 ms, data communication +35 ms".
 std::string why_slower(const PlannedConfiguration& here, const PlannedConfiguration& best) {
   const StepTimeParts& a = here.parts;
   const StepTimeParts& b = best.parts;
@@ -69,7 +69,7 @@ std::string why_slower(const PlannedConfiguration& here, const PlannedConfigurat
   return text;
 }
 
-// The configurations that the plan considers within its options, sorted.
+// The configurations that the plan considers within the user's options, sorted.
 std::vector<Configuration> configurations_of_the_plan(const PlanQuestion& question, int64_t global_batch) {
   SearchSpace space = question.space;
   space.global_batches = {global_batch};
@@ -87,7 +87,8 @@ std::string why_left_out(const PlanQuestion& question, const Configuration& conf
   return "its options do not allow it, or something simpler does the same";
 }
 
-// If the plan has the configuration's layout: "rank 3 of 12 layouts", and how the layout is faster, if it is.
+// If the plan has the configuration's layout, returns "rank 3 of 12 layouts" and, if the plan has that layout in a
+// faster configuration, how it differs.
 std::string place_of(const BatchPlan& batch, const PlannedConfiguration& configuration) {
   const auto row = std::find_if(batch.layouts.begin(), batch.layouts.end(), [&](const PlannedConfiguration& other) {
     return other.layout() == configuration.layout();
@@ -142,7 +143,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
   const std::vector<Configuration> plans_own = configurations_of_the_plan(question, batch.global_batch);
   StepTimeModel time(question.model, question.sequence_length, question.cluster, question.system);
   MemoryModel memory(question.model, question.sequence_length, question.system);
-  // If any configuration that the plan considers fits, the fastest of those.
+  // The fastest of the fitting configurations that the plan considers, if there are any.
   std::optional<TableCell> fastest;
   std::optional<TableCell> smallest;
   bool of_the_plan = false;

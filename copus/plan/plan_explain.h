@@ -28,9 +28,9 @@ inline constexpr auto named_values<Explanation::Verdict> =
                                                      {Explanation::Verdict::too_large, "too large"},
                                                      {Explanation::Verdict::impossible, "impossible"}});
 
-// Explains the configuration that `asked` names, at one of the plan's batches. d, t and p default to 1. Other unnamed
-// parts take their fastest values among the values that the plan considers. If no such configuration fits, other values
-// are considered too.
+// Explains the configuration that `asked` names, at one of the plan's batches. d, t and p default to 1. Other parts
+// that `asked` does not name take the fastest of the values that the plan considers. If no such configuration fits,
+// other values are tried too.
 Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const ConfigurationChange& asked);
 
 }  // namespace copus

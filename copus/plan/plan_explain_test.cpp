@@ -84,7 +84,7 @@ TEST_F(PlanExplainSmall, WhatMakesNoDifferenceIsNoContradiction) {
   EXPECT_EQ(explain("t=4,p=2,zero=1").verdict, Verdict::fits) << "ZeRO with d = 1";
 }
 
-// A plan considers tensor parallelism only within nodes; a request for more is explained all the same.
+// A plan considers tensor parallelism only within nodes. A request for more is explained nevertheless.
 TEST_F(PlanExplainSmall, LooksBeyondThePlan) {
   const Explanation explanation = explain("t=8");
   EXPECT_EQ(explanation.verdict, Verdict::fits);

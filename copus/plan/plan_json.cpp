@@ -63,7 +63,7 @@ Json to_json(const PlanQuestion& question, const PlannedConfiguration& planned) 
   return json;
 }
 
-// What a reader of the numbers must know about their uncertainty, in words and numbers.
+// The uncertainty of the numbers, in words and numbers.
 Json uncertainty_json(const PlanQuestion& question) {
   Json slowdown;
   if (const auto found = published_slowdown(question.program, question.device_name())) {

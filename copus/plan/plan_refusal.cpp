@@ -20,7 +20,7 @@ bool leaves_out(const std::vector<Value>& some, const std::vector<Value>& all) {
                      [&](const Value& value) { return std::find(some.begin(), some.end(), value) == some.end(); });
 }
 
-// The options that excluded something: "--schedule and --micro-batch".
+// The options that excluded configurations: "--schedule and --micro-batch".
 std::string restricting_options(const PlanQuestion& question) {
   const SearchSpace& space = question.space;
   const SearchSpace all = question.whole_space();
@@ -54,7 +54,7 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   });
 }
 
-// Of options that affect only memory and time, keeps the options that save most memory.
+// Keeps, of the options that affect only memory and time, those that save most memory.
 SearchSpace thriftiest(SearchSpace space) {
   if (std::find(space.recomputes.begin(), space.recomputes.end(), Recompute::full) != space.recomputes.end()) {
     space.recomputes = {Recompute::full};
@@ -64,8 +64,8 @@ SearchSpace thriftiest(SearchSpace space) {
   return space;
 }
 
-// Returns the smallest number of GPUs on which any possible configuration fits. Beyond the first node only whole nodes
-// are tried. Returns 0 if more than most_nodes nodes would be needed.
+// Returns the smallest number of GPUs on which some configuration fits, or 0 if more than most_nodes nodes would be
+// needed. Beyond the first node, only whole nodes are tried.
 int64_t enough_gpus(const PlanQuestion& question) {
   constexpr int64_t most_nodes = 1024;
   const int64_t node = question.cluster.ranks_per_node;
@@ -80,7 +80,7 @@ int64_t enough_gpus(const PlanQuestion& question) {
   return 0;
 }
 
-// If only the sequences are too long for the smallest configuration, and the rest would fit, says so.
+// Returns a note if the smallest configuration fails to fit only because the sequences are too long.
 std::string about_long_sequences(const PlanQuestion& question, const TableCell& smallest) {
   const MemoryParts& parts = smallest.memory.parts;
   const double of_sequence = parts.activations + parts.logits + parts.workspace - question.system.memory.fixed_bytes;
@@ -114,7 +114,7 @@ std::string why_nothing_is_possible(const PlanQuestion& question) {
   });
   if (!counts.empty()) changes.push_back(concat("take ", joined_by_or(counts), " GPUs"));
 
-  // Among as many consecutive batches as there are GPUs, one is divisible by their number.
+  // Of as many consecutive batches as there are GPUs, one is divisible by that number, so the search below is bounded.
   const int64_t smallest = question.space.global_batches.front(), largest = question.space.global_batches.back();
   const Range<int64_t> looked_at{std::max<int64_t>(1, smallest - asked), largest + asked};
   const std::vector<int64_t> batches = nearest_that_work(smallest - 1, largest + 1, looked_at, [&](int64_t batch) {

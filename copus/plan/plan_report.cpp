@@ -72,7 +72,7 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
   return text;
 }
 
-// Whether the layout might not fit: it would not if its prediction were too low by the median error of published runs.
+// Whether the layout would not fit if it needed more memory than predicted by the median error of published runs.
 bool may_not_fit(const PlanQuestion& question, const PlannedConfiguration& row) {
   const double available = question.cluster.device.memory_bytes;
   return available > 0 && row.memory.parts.total() * (1 + published_memory_error.median) > available;

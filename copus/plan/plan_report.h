@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// With one batch, shows the `top` fastest layouts with their time and memory by part, and the fastest one in the
+// With one batch, shows the `top` fastest layouts with their time and memory by part, and the fastest layout in the
 // notation of the program that will train. With several batches, shows the fastest layout of each batch, and where the
 // fastest layout changes.
 std::string to_text(const PlanQuestion& question, const Plan& plan, int64_t top);
@@ -23,8 +23,8 @@ std::string to_text(const PlanQuestion& question, const std::vector<Explanation>
 std::string to_json(const PlanQuestion& question, const Plan& plan, int64_t top,
                     const std::vector<Explanation>& explanations);
 
-// Returns the notes below the tables: the meaning of +-, and how published runs compare with such predictions of time
-// and of memory. One line each, without a line end.
+// Returns the notes below the tables: the meaning of +-, and how much the times and memory of published runs differed
+// from predictions. Each note is one line without a line end.
 std::string doubt_about_times(const PlanQuestion& question);
 std::string doubt_about_memory();
 

@@ -34,7 +34,7 @@ TEST(PlanReport, OneBatchIsRanked) {
               AllOf(HasSubstr("1 of 2 layouts"), Not(HasSubstr("1.25 s"))));
 }
 
-// 10.5 GB become 11.3 GB with the median error of published runs.
+// A layout of 10.5 GB is marked, because with the median error of published runs it would need 11.3 GB.
 TEST(PlanReport, WarnsOfLayoutsThatNearlyFillTheMemory) {
   PlanQuestion question = small_question({16});
   EXPECT_THAT(to_text(question, one_batch(), 10), Not(HasSubstr("would not fit")));
@@ -110,12 +110,13 @@ TEST(PlanReport, JsonHoldsAll) {
   EXPECT_TRUE(json["explanations"][1]["configuration"].is_null());
 }
 
-// Before anything was measured one standard deviation is an assumption, and the text says so.
+// Before anything has been measured, the standard deviation is an assumption, and the text says so.
 TEST(PlanReport, SaysWhatPlusMinusStandsOn) {
   PlanQuestion question = small_question({16});
   EXPECT_THAT(to_text(question, one_batch(), 10), HasSubstr("+-: one standard deviation, assumed"));
   question.tokens = 1'000'000'000;
-  // The text is below every table: of layouts, training times and batches. Memory has its own text.
+  // The text about times appears below each kind of table: layouts, training times and batches. Memory has its own
+  // text.
   const auto count = [](const std::string& text, const std::string& words) {
     size_t found = 0;
     for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;

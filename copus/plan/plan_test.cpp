@@ -56,7 +56,7 @@ TEST(Plan, PartsAddUpToTheStep) {
   }
 }
 
-// A measurement of one configuration changes its own row, and what is learned from it scales the others.
+// Measuring one configuration replaces the prediction in its own row, and scales the predictions in the other rows.
 TEST(Plan, IsCorrectedByWhatWasMeasured) {
   PlanQuestion question = small_question({64});
   const PlannedConfiguration before = make_plan(question).batches.front().layouts.front();
@@ -99,7 +99,7 @@ TEST(Plan, WhereNothingFitsItSaysWhatWould) {
   EXPECT_THAT(message,
               AllOf(HasSubstr("no configuration of small fits on 8 x GPU with a global batch of 64"),
                     HasSubstr("GiB on pipeline rank"), HasSubstr("GPUs instead of 8"), HasSubstr("take GPUs with")));
-  // At most as many as the cluster has, since a plan would refuse more.
+  // Suggests at most as many GPUs as the cluster has, because a plan would refuse more.
   question.cluster.num_ranks = 8;
   EXPECT_THAT(user_error([&] { make_plan(question); }), Not(HasSubstr("GPUs instead of")));
 }
@@ -121,7 +121,7 @@ TEST(Plan, AllNumbersOfGpusAreTried) {
   EXPECT_EQ(user_error([&] { make_plan(question); }), "no UserError");
 }
 
-// Both named changes help, and the next smaller ones do not.
+// Both suggested changes help, and the next smaller ones would not.
 TEST(Plan, TheChangesThatItNamesAreTheSmallest) {
   PlanQuestion question = small_question({48});
   question.cluster.num_ranks = 0;
@@ -172,7 +172,7 @@ TEST(Plan, WhereTheNumbersDoNotDivideItNamesTheNearest) {
   const std::string message = user_error([&] { make_plan(question); });
   EXPECT_THAT(message, AllOf(HasSubstr("no layout of 23 GPUs can train small with a global batch of 3"),
                              HasSubstr("take 22 or 24 GPUs"), HasSubstr("take a global batch of 23")));
-  // The nearest batch may be smaller.
+  // The nearest possible batch may be smaller than the requested one.
   question = small_question({64});
   question.space.micro_batches = {3};
   EXPECT_THAT(user_error([&] { make_plan(question); }),

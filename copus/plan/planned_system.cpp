@@ -26,7 +26,7 @@ Reason unknown(PlannedSystem system, const char* part, Value value, const std::v
                 " (it does with ", join(names, ", "), ")");
 }
 
-// Checks each part only if it makes a difference.
+// Checks a part only if it has an effect in this configuration.
 Reason unknown_value(PlannedSystem system, const ParallelStrategy& strategy) {
   const SearchSpace known = abilities(system);
   Reason reason = unknown(system, "recompute", strategy.recompute, known.recomputes);
@@ -223,7 +223,8 @@ std::string_view demands(PlannedSystem system) {
   return "";
 }
 
-// In programs whose attention is as wide as the stream, the head size cannot be set separately.
+// Checks among others the head size: in some programs attention is as wide as the stream, so the head size cannot be
+// set.
 std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length) {
   const auto lacks = [&](const std::string& what) { return concat(full_name(system), " has no ", what); };
   const bool has_wide_attention = model.num_heads * model.head_dim != model.hidden_size;
@@ -302,7 +303,7 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
   return std::nullopt;
 }
 
-// Megatron-LM's stages divide the layers together with none, one or both of the ends.
+// Megatron-LM divides into equal stages the layers together with the embedding, the loss, both, or neither.
 std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model) {
   std::vector<int64_t> stages = abilities(system).virtual_stages;
   if (system != PlannedSystem::megatron) return stages;

@@ -13,7 +13,7 @@
 
 namespace copus {
 
-// torchtitan is version 0.2.
+// `torchtitan` is version 0.2.
 enum class PlannedSystem { copus, megatron, nanotron, torchtitan, torchtitan_0_3 };
 
 template <>
@@ -36,21 +36,21 @@ std::string basis_of(PlannedSystem system);
 // Lists the values that the program supports for each part of a configuration, as far as its description goes.
 SearchSpace abilities(PlannedSystem system);
 
-// Explains why the program cannot run a configuration that the model allows: the program does not support a value, or
-// raises an error for these numbers with this model. Empty if the program can run the configuration.
+// Explains why the program cannot run a configuration that the model allows: it does not support a value, or it raises
+// an error for this combination with this model. Returns nothing if the program can run the configuration.
 std::optional<std::string> unable_reason(PlannedSystem system, const ModelDescription& model,
                                          const Configuration& configuration, int64_t sequence_length);
 
-// Explains why the program does not have the model, or not this version of it. Empty if it does.
+// Explains why the program does not support the model or this variant of it. Returns nothing if it does.
 std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length);
 
-// Virtual stages into which the program may split this model, in addition to the usual ones; empty: any.
+// Numbers of virtual stages into which the program may split this model, in addition to the usual numbers; empty: any.
 std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model);
 
 // Describes in a clause what the program requires of every configuration. Empty for Copus, and if it requires nothing.
 std::string_view demands(PlannedSystem system);
 
-// Sets the parts that `asked` does not name to the values that the program uses if it leaves no choice.
+// Sets the parts that `asked` does not name to the values that the program always uses, if it leaves no choice.
 void take_what_is_usual(PlannedSystem system, const ConfigurationChange& asked, ParallelStrategy& strategy);
 
 }  // namespace copus

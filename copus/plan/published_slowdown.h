@@ -18,18 +18,18 @@ struct PublishedMemoryError {
 };
 inline constexpr PublishedMemoryError published_memory_error{.runs = 1516, .median = 0.076};
 
-// Measured over predicted seconds. It does not correct predictions, and is only shown below the tables.
+// Measured seconds / predicted seconds. Predictions are not corrected by it; it is only shown below the tables.
 struct PublishedSlowdown {
   std::string_view generation;  // part of the device's name: "H100"
-  std::string_view fitted_on;   // the numbers that the quartiles come from
+  std::string_view fitted_on;   // the number of published runs from which the quartiles come
   int64_t figures = 0;
   double lower = 0, median = 0, upper = 0;
-  // Numbers that were kept out of the fit, and their median; 0: there are none.
+  // The number of published runs that were kept out of the fit, and their median; 0: there are none.
   int64_t judged = 0;
   double judged_median = 0;
 };
 
-// Returns nothing if no published run of the program on such a device was compared (docs/performance-model.md).
+// Returns nothing if no published run of this program on such a device was compared (docs/performance-model.md).
 std::optional<PublishedSlowdown> published_slowdown(PlannedSystem system, const std::string& device_name);
 
 }  // namespace copus

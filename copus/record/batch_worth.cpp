@@ -7,10 +7,10 @@ namespace copus {
 
 namespace {
 
-// A belief about the noise scale first reaches from 0 to infinity, where a law has no logarithm.
-constexpr double smallest_noise_scale = 1e-3, largest_noise_scale = 1e9;  // samples
+// Bounds, in samples: the interval of the noise scale at first reaches from 0 to infinity, which have no logarithm.
+constexpr double smallest_noise_scale = 1e-3, largest_noise_scale = 1e9;
 
-// Fewer measurements leave the law's growth to its prior, which was worse than c phi in simulated runs.
+// With fewer measurements, the law's growth would be only its prior's. In simulated runs this was worse than c phi.
 constexpr size_t least_measurements_of_a_law = 3;
 
 std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {

@@ -34,11 +34,11 @@ TEST(BatchWorth, TwoMeasuredCriticalBatchesGiveAFactor) {
   EXPECT_NEAR(BatchWorth(config).critical_batch(20, 1000), 20 * std::exp((4 * std::log(3) + std::log(12)) / 5), 1e-9);
 }
 
-// With measured critical batches the noise scale counts as far as they show that it does.
+// The result depends on the noise scale only as far as the measured critical batches do.
 TEST(BatchWorth, FollowsTheLawOfMeasuredCriticalBatches) {
   JobConfig config;
   config.train.sequence_length = 100;
-  // In tokens, grown by the root of the tokens read, while the noise scale fell and rose.
+  // In tokens. The critical batch grows with the square root of the tokens read, while the noise scale falls and rises.
   config.noise_scale.critical_batches = {{1e6, 4e4, 3e4, 0.05}, {4e6, 5e3, 6e4, 0.05}, {1.6e7, 3e4, 1.2e5, 0.05}};
   const BatchWorth worth(config);
   EXPECT_NEAR(worth.critical_batch(300, 1.6e5), 1200, 120) << "in samples";

@@ -1,4 +1,4 @@
-// The record of one training step, as run.jsonl keeps it, and the rules that depend on it.
+// The record of one training step, as written to run.jsonl, and the rules that depend on it.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ struct SourceLoss {
   bool operator==(const SourceLoss&) const = default;
 };
 
-// With more held-out sources than this, the log does not list a loss for each.
+// If there are more held-out sources than this, the log does not list a loss for each source.
 inline constexpr size_t most_logged_sources = 256;
 
 // The result of an evaluation, in nats per token.
@@ -40,7 +40,7 @@ struct StepRecord {
   std::optional<int64_t> loss_tokens;
   double loss = 0;  // mean training loss of this step, nats per token; not finite if skipped or without tokens
   double lr = 0;    // NaN if another program trains and does not report it
-  std::optional<double> rate_factor;   // part of lr: its factor for the batch, without that of the ramp
+  std::optional<double> rate_factor;   // the part of lr that depends on the batch, without the ramp
   std::optional<SchedulePhase> phase;  // phase of the schedule of lr; empty if another program trains
   double grad_norm = 0;                // global norm before clipping
   std::optional<bool> clipped;         // whether clipping scaled the update; empty without an update
@@ -51,10 +51,10 @@ struct StepRecord {
   ParallelStrategy strategy;
   int64_t global_batch = 0;           // sequences
   int64_t micro_batch = 0;            // sequences
-  std::optional<double> small_batch;  // sequences of the smaller batch whose gradient norms this step measured
+  std::optional<double> small_batch;  // sequences of the smaller batches whose gradient norms this step measured
   std::optional<double> small_batch_squared_norm;
-  std::optional<double> noise_scale;  // in samples, with the ends of its 95 % interval; while |G|^2 is not significant,
-  std::optional<double> noise_scale_low;  // only the lower end is known
+  std::optional<double> noise_scale;      // in samples, and the ends of its 95 % interval; while
+  std::optional<double> noise_scale_low;  // |G|^2 is not significant, only the lower end is known
   std::optional<double> noise_scale_high;
   std::optional<double> noise_scale_tokens;
   // The same in the norms of sign descent, of Muon and of AdamW (statistics/dual_noise.h), on steps that measure them.
@@ -63,7 +63,7 @@ struct StepRecord {
   std::optional<double> preconditioned_noise_scale, preconditioned_noise_scale_low, preconditioned_noise_scale_high;
   std::optional<double> critical_batch;          // in samples
   std::optional<double> statistical_efficiency;  // of global_batch, relative to a batch of one sample; in (0, 1]
-  std::optional<double> goodput;                 // samples/s, where a sample in a batch of one counts as one
+  std::optional<double> goodput;                 // samples/s; one is the progress of a sample in a batch of one
   int64_t skipped_samples = 0;                   // sequences of skipped steps so far
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   std::vector<SourceLoss> held_out_losses;       // one per source of held_out_loss, if there are several
@@ -73,15 +73,15 @@ struct StepRecord {
   // had at this step. Empty if another program trains and does not report its length.
   std::optional<double> seconds_left, share_done;
 
-  // Tells whether the step had nothing to learn from: none of its tokens has a loss.
+  // Returns whether the step had nothing to learn from: none of its tokens has a loss.
   bool lacks_loss() const { return loss_tokens == 0; }
-  // Returns whether the step changed no weight because its loss or gradient was not finite. A step that reports
-  // `clipped` had an update, even if its loss is missing: another program that trains may not report its loss.
+  // Returns whether the step changed no weight because its loss or gradient norm was not finite. If `clipped` is set,
+  // the step made an update even if its loss is missing: another program that trains may not report its loss.
   bool skipped() const { return !lacks_loss() && !clipped && (!std::isfinite(loss) || !std::isfinite(grad_norm)); }
 };
 
-// Adds the noise scale, critical batch, statistical efficiency and Goodput, from the averages after the step, to its
-// record.
+// Sets the noise scale, critical batch, statistical efficiency and Goodput in a step's record, from the averages after
+// the step.
 void add_noise_scale(const JobConfig& config, const NoiseAverage& average, StepRecord& record);
 
 // Adds the noise scales in dual norms to the record of a step that measured them.
@@ -92,10 +92,10 @@ void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectr
 // whenever the consumed tokens pass a multiple of evaluate.interval_tokens.
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config);
 
-// Seconds of training left until the first of a run's limits, at the pace so far; infinite without a known limit.
+// Seconds of training left until the first of a run's limits, at the pace so far; infinite if no limit is known.
 double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
 
-// The finished fraction of the run, by its nearest limit; at most 1, and 0 without a known limit.
+// The completed fraction of the run, by its nearest limit: at most 1, and 0 if no limit is known.
 double share_done(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
 
 }  // namespace copus

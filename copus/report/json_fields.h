@@ -1,7 +1,7 @@
 // Writes and reads the members of a record as the fields of a JSON object. Each record lists its fields once, in a
-// function fields(record, visitor) that calls visitor(name, member) for each field. Writing and reading both use this
-// list. Only .cpp files of this directory and of copus/adviser include this header, because nlohmann/json stays out of
-// every header that others include.
+// function fields(record, visitor) that calls visitor(name, member) for each field; writing and reading both use this
+// list. Only .cpp files of this directory and of copus/adviser may include this header, so that nlohmann/json stays out
+// of all other headers.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@
 
 namespace copus {
 
-// Ranges of a log's numbers on which its readers rely. An edited log may hold anything.
+// Ranges of a log's numbers on which readers rely. They are checked, because an edited log may hold anything.
 inline constexpr Range<int64_t> json_count{0, int64_t{1} << 62};
 inline constexpr Range<int64_t> json_count_from_one{1, int64_t{1} << 62};
 inline constexpr Range<double> json_not_negative{0.0};
@@ -79,8 +79,8 @@ class JsonFieldWriter {
   const nlohmann::ordered_json& object() const { return object_; }
 
  private:
-  // Appends without a search, because a list names each field once. object_[name] would search all fields, in every
-  // line of a log.
+  // Appends a field without checking for duplicates, because a list names each field once. object_[name] would search
+  // all fields, for every line of a log.
   template <class Value>
   void append(const char* name, const Value& value) {
     object_.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(name, value);
@@ -89,8 +89,8 @@ class JsonFieldWriter {
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 
-// Reads the listed fields and ignores all other fields of the object. Throws UserError that names a field that is
-// missing or of another type. A null means NaN or an empty optional. An optional field may be missing.
+// Reads the listed fields and ignores all other fields of the object. Throws a UserError that names a missing field or
+// a field of another type. A null means NaN or an empty optional. An optional field may be missing.
 class JsonFieldReader {
  public:
   explicit JsonFieldReader(const nlohmann::json& object) : object_(object) {
@@ -129,7 +129,7 @@ class JsonFieldReader {
       (*this)(name, value.emplace());
     }
   }
-  // Reads a number that must be in this range and must not be null. An optional one may be empty.
+  // Reads a number that must be in this range and must not be null. If it is optional, it may be missing.
   template <class Number>
   void operator()(const char* name, Number& value, const Range<Number>& range) const {
     (*this)(name, value);

@@ -9,7 +9,7 @@ namespace copus {
 
 Draws::Draws(uint64_t seed, std::string_view name) : key_(stream_key(seed, name)) {}
 
-// normal() uses the blocks with counter_high = 0, so these numbers use other blocks.
+// Uses other blocks than normal(), which uses those with counter_high = 0.
 double Draws::uniform() {
   const auto block = philox(key_, 1, uniforms_++);
   return static_cast<double>(((uint64_t{block[0]} << 32) | block[1]) >> 11) * 0x1p-53;

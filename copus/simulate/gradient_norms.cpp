@@ -18,7 +18,7 @@ std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Conf
                                              int64_t step) {
   const int64_t ranks = configuration.strategy.data_parallel;
   if (ranks > 1) {
-    // Ranks that reduce each micro-batch separately measure their first one.
+    // Ranks that reduce each micro-batch separately measure the norm of their first micro-batch.
     const int64_t samples =
         configuration.strategy.cuts_gradients() ? configuration.micro_batch : configuration.global_batch / ranks;
     return SmallBatches{static_cast<double>(ranks), static_cast<double>(samples)};
@@ -29,7 +29,8 @@ std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Conf
   return SmallBatches{1, static_cast<double>(std::max<int64_t>(1, batch / 8))};
 }
 
-// The error of a gradient, or of the mean of several: its component along G, and the rest.
+// The error of a gradient, or of the mean of several gradients: its component along G, and the squared length of the
+// rest.
 struct GaussianError {
   double along, squared_across;
 };

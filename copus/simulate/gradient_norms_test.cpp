@@ -21,15 +21,15 @@ Configuration in_batches(int64_t ranks, int64_t global_batch, int64_t micro_batc
   return {.strategy = {.data_parallel = ranks}, .global_batch = global_batch, .micro_batch = micro_batch};
 }
 
-// Ranks that share gradients out.
+// Ranks among which gradients are sharded.
 Configuration in_shares(int64_t ranks, int64_t global_batch, int64_t micro_batch) {
   Configuration configuration = in_batches(ranks, global_batch, micro_batch);
   configuration.strategy.zero_stage = 2;
   return configuration;
 }
 
-// Configurations whose small batches are: ranks' shares, of one micro-batch and of several; one first micro-batch; an
-// eighth of the step; every rank's first micro-batch.
+// Configurations that differ in what their small batches are: each rank's part of the batch (one micro-batch, or
+// several); the first micro-batch; an eighth of the step; every rank's first micro-batch.
 const std::vector<Configuration> all_sources = {in_batches(4, 16, 4), in_batches(2, 32, 4), in_batches(1, 16, 4),
                                                 in_batches(1, 16, 16), in_shares(4, 32, 2)};
 
@@ -63,7 +63,7 @@ TEST(GradientNorms, EstimatesFromThemAreUnbiased) {
   }
 }
 
-// With Sigma = S / D in each direction G'Sigma G = S |G|^2 / D and tr(Sigma^2) = S^2 / D.
+// With Sigma = S / D in each of D directions, G'Sigma G = S |G|^2 / D and tr(Sigma^2) = S^2 / D.
 TEST(GradientNorms, SpreadAsGaussianNoiseDoes) {
   constexpr double dimensions = 64;
   const EstimateMoments moments = moments_of_estimates(in_batches(4, 16, 4), {.dimensions = dimensions});
@@ -72,8 +72,7 @@ TEST(GradientNorms, SpreadAsGaussianNoiseDoes) {
   EXPECT_NEAR(moments.variance.trace / expected.trace, 1, 0.03);
 }
 
-// The sum of all gradients' covariance with that of a part is the part's: A and C of one first micro-batch are
-// correlated through it, which the difference A - C shows.
+// The first micro-batch is part of the whole batch, so the two squared norms A and C are correlated through it.
 TEST(GradientNorms, ThePartIsPartOfTheWhole) {
   constexpr double dimensions = 64, batch = 16, small = 4;
   Draws draws(norms_seed, "part");
@@ -136,7 +135,7 @@ TEST(GradientNorms, TheEstimatorOfARunFindsTheNoiseScale) {
   }
 }
 
-// Values of phi / B at their first appearance in many runs, in order.
+// The values of phi / B when the estimator first gives one, in many runs, sorted.
 std::vector<double> first_values(const Configuration& configuration, const GradientNoise& truth) {
   constexpr int runs = 100, most_steps = 2000;
   const RunConfig config = small_run();
@@ -156,8 +155,8 @@ std::vector<double> first_values(const Configuration& configuration, const Gradi
   return values;
 }
 
-// A value appears when |G|^2 happens to be large, so the first ones are low. Decisions take them as they are, since
-// they are low only where phi is so far above the batch that they still ask for a larger one.
+// The estimator first gives a value when |G|^2 happens to be large, so the first values are too low. Decisions use them
+// anyway: they are too low only if phi is far above the batch, and then even they ask for a larger batch.
 TEST(GradientNorms, TheFirstValueIsLowOnlyFarAboveTheBatch) {
   const std::vector<double> near = first_values(in_batches(1, 64, 4), {.squared_gradient = 1, .trace = 8 * 64});
   ASSERT_EQ(near.size(), 100);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
-// A strategy, with its fastest configuration for each batch.
+// A strategy, with its fastest layout options for each batch.
 struct StrategyOption {
   struct Batch {
     Configuration configuration;
@@ -40,7 +40,7 @@ struct PieceOption {
   const Configuration* configuration = nullptr;
 };
 
-// Finds each strategy's batch with the most progress per second within the interval.
+// Finds, for each strategy, the batch with the most progress per second within the interval.
 std::vector<PieceOption> best_in_piece(const Truth& truth, size_t piece, const std::vector<StrategyOption>& options) {
   std::map<int64_t, double> worths;
   std::vector<PieceOption> best(options.size());
@@ -73,7 +73,7 @@ class ClairvoyantSearch {
  private:
   size_t piece() const { return ways_.size() - 1; }
 
-  // Continues to the end of the run if the end is within this interval; `last` is then the strategy at the end.
+  // If the run ends within this interval, continues to its end and sets `last` to the strategy there.
   bool ends_here(const ScenarioEnd& end, ClairvoyantRun& run, size_t& last) {
     ways_.push_back(best_in_piece(truth_, ways_.size(), options_));
     const double begin = truth_.pieces()[piece()].begin, border = truth_.end_of(piece());
@@ -125,7 +125,7 @@ class ClairvoyantSearch {
   double pause_;
   std::vector<double> entering_;                // seconds at the beginning of the latest piece, by option
   std::vector<std::vector<PieceOption>> ways_;  // by piece and option
-  std::vector<std::vector<size_t>> came_from_;  // the option before a border, by border and by the option after it
+  std::vector<std::vector<size_t>> came_from_;  // by border and by the option after it: the option before the border
 };
 
 }  // namespace

@@ -14,38 +14,38 @@ namespace copus {
 // Seconds per step of every configuration.
 using TrueSeconds = std::map<Configuration, double>;
 
-// How a run ends: at a progress, or after so many seconds.
+// How a run ends: at a given progress, or after a given time.
 struct ScenarioEnd {
   enum class Kind { progress, seconds } kind = Kind::progress;
   double value = 0;
 };
 
-// A run from 0 to its end in one configuration. Of the last step only the needed fraction counts.
+// A run from 0 to its end in one configuration. Of its last step only the fraction up to the end counts.
 struct StraightRun {
   Configuration configuration;
   double seconds = 0;
   double progress = 0;
 };
 
-// Returns the run in one configuration that ends first, or gets furthest; the first of equals.
+// Returns the run in one configuration that ends first or, if time is limited, gets furthest. Of several equal ones,
+// the first.
 StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const ScenarioEnd& end);
 
 // Returns the seconds from the beginning to `progress` in one configuration with steps of `step_seconds`.
 double static_seconds(const Truth& truth, const Configuration& configuration, double step_seconds, double progress);
 
-// The clairvoyant's run: its strategy in each interval (TruthPiece) that it passes through.
+// The clairvoyant run: its strategy in each interval (TruthPiece) that it passes through.
 struct ClairvoyantRun {
   double seconds = 0;
   double progress = 0;
-  std::vector<Configuration> by_piece;  // with the fastest batch and micro-batch there
+  std::vector<Configuration> by_piece;  // also with the fastest batch and micro-batch in each interval
   int64_t relayouts = 0;
 };
 
-// Returns the fastest run over all sequences of configurations: the run that ends first or, if time is limited, gets
+// Returns the fastest run over all sequences of configurations: the one that ends first or, if time is limited, gets
 // furthest. A change of strategy takes `pause_seconds`; a change of batch or micro-batch takes no time. Within an
-// interval of progress (TruthPiece) a run's seconds are linear in the point of change, so nothing is lost by changing
-// only between intervals. Dynamic programming over the intervals therefore finds the optimum: no run over the same
-// truth is faster.
+// interval of progress (TruthPiece), a run's seconds are linear in the point of change, so changes between intervals
+// are enough. Dynamic programming over the intervals therefore finds the optimum.
 ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
                            const ScenarioEnd& end);
 

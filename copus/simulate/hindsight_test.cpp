@@ -18,7 +18,7 @@ struct TinyCase {
   double pause;
 };
 
-// Three strategies with three batches each over five pieces, drawn so that both moving and staying can be best.
+// Three strategies with three batches each over five pieces, drawn so that either switching or staying can be best.
 TinyCase draw_case(uint64_t seed) {
   Draws draws(seed, "tiny");
   std::vector<TruthPiece> pieces;
@@ -47,7 +47,7 @@ double seconds_in_piece(const TinyCase& tiny, const Configuration& configuration
   return length / tiny.truth.worth(configuration.global_batch, piece) / batch * tiny.seconds.at(configuration);
 }
 
-// The least seconds to `until` over every sequence of configurations, one for each piece.
+// The least seconds to `until` over all sequences that have one configuration per piece.
 double by_brute_force(const TinyCase& tiny, double until) {
   const std::function<double(size_t, const Configuration*)> best_from = [&](size_t piece, const Configuration* before) {
     if (piece == tiny.truth.pieces().size() || tiny.truth.pieces()[piece].begin >= until) return 0.0;

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<double, mesh_axes.size()> share_of_degree = {0.20, 0.04, 0.05};  // as in mesh_axes
 constexpr double share_of_micro_batch = 0.20, share_of_options = 0.04, share_of_its_own = 0.47;
 
-// The logarithm of a stalled pipeline's factor: its minimum, the mean excess over the minimum (exponential), and its
+// ln(factor) of a stalled pipeline's step time: its minimum, its mean excess over the minimum (exponential), and its
 // maximum.
 constexpr double least_stall = 0.3, mean_beyond = 1.5, greatest_stall = 3.5;
 
@@ -26,7 +26,7 @@ class Residuals {
  public:
   Residuals(const StepTimeError& error, uint64_t seed) : error_(error), seed_(seed) {}
 
-  // Returns the logarithm of a configuration's factor.
+  // Returns ln(factor) for a configuration's step time.
   double of(const Configuration& configuration) {
     const ParallelStrategy& strategy = configuration.strategy;
     ParallelStrategy options = strategy;

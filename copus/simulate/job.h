@@ -14,36 +14,37 @@
 
 namespace copus {
 
-// A model on a cluster with candidates. All scenarios of the job share the table.
+// A model on a cluster, with candidates. All scenarios of the job share the performance table.
 struct SimulatedJob {
   std::string name;
-  RunConfig config;                    // with the candidates in [adapt]; starts in one of their batches and layouts
-  std::vector<int64_t> first_batches;  // of scenarios, among adapt.global_batches
+  RunConfig config;                    // lists the candidates in [adapt]; starts in one of their batches and layouts
+  std::vector<int64_t> first_batches;  // the batches in which scenarios start, among adapt.global_batches
   std::shared_ptr<const PerformanceTable> believed;  // of all candidates
 };
 
-// Makes a job of a configuration whose adapt.global_batches and other lists name the candidates. Every option that a
-// candidate may have must be listed (only adapt.micro_batches may be empty), and the cluster's speed must be described.
-// Throws UserError if no configuration with one of the first batches fits.
+// Makes a job. `config` lists the candidates: adapt.global_batches and the other lists of [adapt] must contain every
+// option that a candidate may have (only adapt.micro_batches may be empty). `first_batches` are the batches in which
+// scenarios start. The cluster's description must include its speed. Throws UserError if no configuration fits for one
+// of the first batches.
 SimulatedJob make_simulated_job(const std::string& name, const RunConfig& config,
                                 const std::vector<int64_t>& first_batches);
 
-// Returns the fastest configuration's cell at this batch, with which a planned run would begin.
+// Returns the table's cell for the fastest configuration at this batch, in which a planned run would start.
 const TableCell& fastest_believed(const PerformanceTable& believed, int64_t global_batch);
 
 // The errors of predictions: standard deviations of logarithms, and a tail.
 struct StepTimeError {
-  double compute = 0.4;    // of a factor on computing, as between machines of one kind
-  double links = 0.5;      // of one factor on tensor-parallel and one on data-parallel communication
+  double compute = 0.4;    // of a common factor on computing, as between machines of one kind
+  double links = 0.5;      // of two factors: on tensor-parallel and on data-parallel communication
   double bubble = 0.3;     // of the bubble's factor relative to that of computing
-  double residual = 0.05;  // of single configurations beyond these, all parts together
+  double residual = 0.05;  // of each configuration's own factor, from all its parts together
   double stalled = 0.1;    // share of pipelines that stall for reasons the prediction ignores
 };
 
 // Draws the true step time, in seconds, of every configuration in `believed`. The residual is a product of factors: one
 // for each degree d, t and p, one for each size of micro-batch, one for the strategy's other options, and one for the
-// strategy with its micro-batch. The residual is the same for all global batches. The shares of these factors, and the
-// tail of stalled pipelines (p > 1), are fitted to published runs (docs/decisions/simulate.md).
+// strategy with its micro-batch. It does not depend on the global batch. The shares of these factors, and the tail of
+// stalled pipelines (p > 1), are fitted to published runs (docs/decisions/simulate.md).
 std::map<Configuration, double> draw_true_seconds(const PerformanceTable& believed, const StepTimeError& error,
                                                   uint64_t seed);
 

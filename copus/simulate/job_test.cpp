@@ -66,7 +66,7 @@ TEST(TrueSeconds, ConfigurationsThatShareDegreesDeviateAlike) {
   EXPECT_GT(deviations.size(), 5);
 }
 
-// The mean square of the deviations over many clusters.
+// Measures the mean square of the deviations over many clusters.
 TEST(TrueSeconds, DeviateAsMuchAsIsSaid) {
   const SimulatedJob job = small_job();
   const StepTimeError error{.compute = 0, .links = 0, .bubble = 0, .residual = 0.2, .stalled = 0};

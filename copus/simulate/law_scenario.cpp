@@ -21,7 +21,8 @@ namespace copus {
 namespace {
 
 constexpr double tokens_per_parameter = 20;  // about the ratio that Hoffmann et al. 2022 recommend for any size
-// Number of intervals (TruthPiece), whose lengths grow by a constant factor. No law describes the first interval.
+// Number of intervals (TruthPiece). Each is longer than the previous one by a constant factor. No law describes
+// the first one, which begins at 0 tokens.
 constexpr int64_t pieces_to_the_end = 512;
 constexpr double first_tokens = 1e6;
 
@@ -48,7 +49,7 @@ Truth truth_of(const RunConfig& config, const LawQuestion& question, const Publi
   return {question.worth, std::move(pieces), {.alpha = question.truth_alpha, .rule = rule}};
 }
 
-// True seconds of all candidates that fit into the true devices, and of the configuration that the run is described in.
+// The true seconds of all candidates that fit into the true devices, and of the run's own configuration.
 TrueSeconds true_seconds(const RunConfig& config, ModelledTruth& truth) {
   TrueSeconds seconds;
   for (const TableCell& cell : predicted_table(config, Knowledge()).cells) {
@@ -87,7 +88,8 @@ void check_losses(const std::vector<double>& losses, const PublishedLoss& law, d
   }
 }
 
-// Refuses settings with which a policy would never decide: the run would look as if it had chosen to stay.
+// Refuses settings with which a policy would never make a decision, because the run would look as if the policy had
+// chosen not to switch.
 void check_decides(const AdaptConfig& adapt) {
   if (adapt.advise) {
     throw UserError("adapt.advise is true, so no policy would move anything in a simulated run: leave it out");
@@ -99,7 +101,8 @@ void check_decides(const AdaptConfig& adapt) {
   }
 }
 
-// Some policies begin in a layout of their own, chosen by predictions. The layout may not fit into the true devices.
+// Some policies begin in a layout that they choose by predictions. Throws UserError if it does not fit into the true
+// devices.
 void check_can_begin(const RunConfig& config, const SimulatedWorld& world) {
   const Configuration first = starting_configuration(config);
   if (world.seconds.contains(first)) return;

@@ -1,5 +1,6 @@
-// Computes published laws in absolute units: how a model's loss falls with the tokens that it has read, and how the
-// critical batch grows with these tokens. The authors fitted the laws to their own runs. No policy assumes any of them.
+// Computes published scaling laws in absolute units: how a model's loss falls with the tokens that it has read, and how
+// the critical batch grows with these tokens. The authors fitted the laws to their own runs. No policy assumes any of
+// these laws.
 #pragma once
 
 #include "copus/base/named_values.h"
@@ -17,7 +18,8 @@ inline constexpr auto named_values<PublishedLaw> = std::to_array<NamedValue<Publ
     {{PublishedLaw::kaplan, "kaplan"}, {PublishedLaw::bergsma, "bergsma"}, {PublishedLaw::olmo, "olmo"}});
 
 // Returns the critical batch, in tokens, of a model that has read this number of tokens and has this loss, in nats per
-// token. Bergsma's law was fitted to whole runs of D tokens each; here it is applied along one run.
+// token. Bergsma's law was fitted to whole runs of D tokens each; here it is used within one run, with D as the tokens
+// read so far.
 double published_critical_batch(PublishedLaw law, double tokens, double loss);
 
 // Returns the loss of a model after D tokens, in nats per token: 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28 (Hoffmann et
@@ -29,7 +31,8 @@ struct PublishedLoss {
   double at(double tokens) const;
   // The loss after infinitely many tokens.
   double least() const;
-  // Returns the tokens to a loss above the least loss and below the loss of guessing.
+  // Returns the number of tokens after which the model has this loss. The loss must be above least() and below the loss
+  // of a uniform guess.
   double tokens_to(double loss) const;
 };
 

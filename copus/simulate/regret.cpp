@@ -44,7 +44,7 @@ RegretSummary summarise(const std::vector<RegretOutcome>& outcomes) {
     summary.relayouts += static_cast<double>(outcome.relayouts) / count;
     summary.batch_changes += static_cast<double>(outcome.batch_changes) / count;
   }
-  constexpr double rounding = 1e-9;  // relative, where the clairvoyant does the same as the best static run
+  constexpr double rounding = 1e-9;  // relative; the clairvoyant run may equal the best static run
   summary.captured =
       summary.clairvoyant_gain > rounding ? gain / summary.clairvoyant_gain : std::numeric_limits<double>::quiet_NaN();
   summary.median_slowdown = quantile(slowdowns, 0.5);

@@ -1,6 +1,6 @@
 // Measures the losses and gains of a decision rule over many scenarios. Each result is compared with two results in
-// hindsight: the best single configuration, and the best sequence of configurations (hindsight.h), which is called the
-// clairvoyant.
+// hindsight: the best single configuration (the best static run) and the best sequence of configurations (the
+// clairvoyant run; hindsight.h).
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace copus {
 
-// The result of one rule in one scenario. Times are relative to the best static run, for the same progress. If the
-// scenario ends after a given time, the relative time is the run's seconds divided by the seconds in which the best
-// static run makes the same progress.
+// The result of one rule in one scenario. Times are relative: the run's seconds divided by the seconds that the best
+// static run needs for the same progress. This also holds if the scenario ends after a given time instead of at a given
+// progress.
 struct RegretOutcome {
   int64_t scenario = 0;
-  std::string job, worth, growth;  // names of its families
+  std::string job, worth, growth;  // names of the scenario's job and families
   double time = 1;
   double clairvoyant_time = 1;  // at most 1, and at most `time`
   int64_t steps = 0, relayouts = 0, batch_changes = 0, calibrations = 0;
@@ -32,14 +32,14 @@ RegretOutcome outcome_of(const Scenario& scenario, const SimulatedRun& run);
 struct RegretSummary {
   int64_t scenarios = 0;
   double clairvoyant_gain = 0;  // mean over scenarios of 1 - clairvoyant_time
-  double captured = 0;          // sum of 1 - time over the sum of 1 - clairvoyant_time; NaN where that is 0
+  double captured = 0;          // sum of 1 - time over the sum of 1 - clairvoyant_time; NaN if the latter is 0
   double within_1_percent = 0;  // shares of the scenarios with a slowdown of at most 1 % and 3 %
   double within_3_percent = 0;
   double median_slowdown = 0, worst_slowdown = 0;
   double relayouts = 0, batch_changes = 0;  // means
 };
 
-// Summarises these outcomes, one at least.
+// Summarises the outcomes, of which there must be at least one.
 RegretSummary summarise(const std::vector<RegretOutcome>& outcomes);
 
 // Sorts the outcomes by slowdown, the worst first, and returns the first `count`.

@@ -39,8 +39,8 @@ TEST(Regret, TheWorstComeFirst) {
   EXPECT_EQ(worst_of({outcome(0, 1, 1)}, 5).size(), 1);
 }
 
-// A run of half the progress in the seconds of a static one waits as long as the static run would for it, and is as
-// late by either kind of end.
+// A run makes half the progress of a static run in the same seconds. Measured by time at equal progress, it is equally
+// late whether the scenario ends at a progress or after a time.
 TEST(Regret, BothKindsOfEndsMeasureTheSameTime) {
   Scenario scenario = make_scenario(0, {small_job()});
   const StraightRun straight = best_static(scenario.truth, scenario.seconds, {ScenarioEnd::Kind::progress, 1000});

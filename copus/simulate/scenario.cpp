@@ -17,23 +17,25 @@ namespace {
 // The number of the first scenario by the prior.
 constexpr int64_t first_by_prior = 1'000'000;
 
-// Number of intervals (TruthPiece) up to the share 1 of a run. They are short at the beginning, where most changes.
+// Number of intervals (TruthPiece) up to the end of a run (share 1). They are short at the beginning, where most
+// changes.
 constexpr int64_t pieces_of_a_run = 256;
-// Share of the run below which a critical batch by progress is constant; otherwise it would begin at 0.
+// Below this share of the run, a critical batch that is a power of progress is held constant; otherwise it would begin
+// at 0.
 constexpr double earliest_share = 1e-4;
-// Share of the run up to which the true values extend. A run that ends by seconds may get further than the best static
-// run.
+// True values are defined up to this share of the run: a run that ends after a given time may get further than the best
+// static run.
 constexpr double furthest_share = 2.5;
 
-// The drawn numbers from which the true values follow, before their scale in samples is known.
+// The drawn numbers that determine the true values, before their scale in samples is known.
 struct TruthDraw {
   WorthFamily worth;
   Growth growth;
   double calibration;
-  double critical_batch;  // at the end
-  double tokens;          // of the run, in the laws of others
-  double bound_share;     // of the run that is bound by steps
-  double bound_batch;     // the critical batch there
+  double critical_batch;  // at the end of the run
+  double tokens;          // length of the run for Kaplan's and OLMo's laws
+  double bound_share;     // share of the run that is limited by the number of updates
+  double bound_batch;     // the critical batch in that share
   double gradient_exponent;
   double progress_exponent = 0;  // of the critical batch's growth with progress
 };
@@ -75,8 +77,9 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// Returns the true values at a fraction of the run. There are two measured curves, and the second was measured at three
-// times the progress of the first. The second applies at the end of the run, and the first up to a third of the run.
+// Returns the true values at a fraction of the run. Of the two measured curves, the second was measured at three times
+// the progress of the first. Therefore the second applies at the end of the run, and the first up to a third of the
+// run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;
@@ -109,14 +112,14 @@ Truth truth_of(const TruthDraw& draw, double length) {
   return {shape_of(draw.worth), std::move(pieces)};
 }
 
-// The progress after so many steps in one batch.
+// The progress after this many steps with one batch.
 double progress_after(const Truth& truth, int64_t steps, int64_t batch) {
   TruthWalk walk(truth);
   walk.advance(static_cast<double>(steps * batch), batch, std::numeric_limits<double>::infinity());
   return walk.progress();
 }
 
-// The run as it begins: in the plan's fastest layout at its first batch.
+// The run's initial configuration: the plan's fastest layout at its first batch.
 RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   RunConfig config = job.config;
   config.adapt.policy = PolicyKind::none;
@@ -126,8 +129,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   config.train.max_steps = config.train.max_tokens = 0;
   config.train.max_seconds = 0;
   config.adapt.objective = Objective::time;
-  // The controller would add options of its first configuration to the listed options, but the true step times cover
-  // only the job's options.
+  // The controller adds the options of its first configuration to the listed options. They must be among the job's own
+  // options, because true step times exist only for those.
   const SearchSpace space = search_space_of(config);
   const AdaptConfig& listed = config.adapt;
   COPUS_CHECK(space.recomputes.size() == listed.recomputes.size() &&
@@ -139,9 +142,9 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   return config;
 }
 
-// Sets the limit in the run's configuration. A run that ends at a given progress does not know when it will reach that
-// progress. Its limit is therefore twice the number of samples that it needs in its first batch. A user who stops the
-// run by its loss would set such a limit.
+// Sets the limit in the run's configuration. A run that ends at a given progress does not know when it will get there.
+// Its limit is therefore twice the number of samples that it needs with its first batch, as set by a user who intends
+// to stop the run by its loss.
 void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
   if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;
@@ -192,7 +195,7 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, co
   const TruthDraw draw =
       draw_truth(group_of(number), first_batch, *std::max_element(batches.begin(), batches.end()), draws);
 
-  // The length is such that the run in its first batch has so many steps.
+  // The run's length is chosen so that it has this many steps at its first batch.
   const double drawn_steps = draws.log_uniform(2000, 20000);
   const double whole_steps = asked.whole_steps ? static_cast<double>(*asked.whole_steps) : drawn_steps;
   const double samples_per_progress = truth_of(draw, 1).samples_to(1, first_batch);

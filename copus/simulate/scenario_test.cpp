@@ -86,7 +86,7 @@ TEST(Scenario, ARunInItsFirstBatchHasTwoToTwentyThousandSteps) {
   }
 }
 
-// A run that is cut short is the beginning of the whole one: the same truth, and an end that is sooner.
+// A run that is cut short is the beginning of the whole run: it has the same true values but ends sooner.
 TEST(Scenario, ACutRunEndsAfterSoManyStepsInItsFirstBatch) {
   const std::vector<SimulatedJob> jobs = {small_job()};
   for (int64_t number = 0; number < 20; ++number) {
@@ -100,15 +100,16 @@ TEST(Scenario, ACutRunEndsAfterSoManyStepsInItsFirstBatch) {
   }
 }
 
-// The laws' share 1, the border of piece 256, is where the run ends, or the best static run where seconds end it.
+// The families' laws are functions of the share of the run, which is 1 at the end of piece 256. This is where a run
+// ends that ends at a given progress. If the run ends after a given time, it is where the best static run ends.
 TEST(Scenario, TheLawsEndWhereTheRunEnds) {
   for (const Scenario& scenario : scenarios()) {
     EXPECT_NEAR(scenario.truth.pieces()[256].begin / scenario.best_static.progress, 1, 1e-9) << describe(scenario);
   }
 }
 
-// The end of the run as the families have it: hyperbola and others keep critical batch / noise scale, a run that is
-// bound by steps does not in its beginning.
+// In all families except olmo and step_bound, critical batch / noise scale is the scenario's calibration throughout the
+// run. In step_bound, the critical batch is constant at the beginning.
 TEST(Scenario, TheNoiseScaleTellsTheCriticalBatchOrDoesNot) {
   for (const Scenario& scenario : scenarios()) {
     const std::vector<TruthPiece>& pieces = scenario.truth.pieces();
@@ -125,8 +126,7 @@ TEST(Scenario, TheNoiseScaleTellsTheCriticalBatchOrDoesNot) {
   }
 }
 
-// Most of the scenarios by the prior have a critical batch that grows with progress, whatever the
-// noise scale.
+// In most scenarios by the prior, the critical batch grows with progress and does not depend on the noise scale.
 TEST(Scenario, ThePriorFavoursTheLawByProgress) {
   const std::vector<SimulatedJob> jobs = {small_job()};
   int by_progress = 0, decaying = 0;

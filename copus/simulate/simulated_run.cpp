@@ -52,13 +52,13 @@ class SimulatedTraining {
   }
 
  private:
-  // Trains one step, or the remaining part of it; returns whether the run has ended.
+  // Trains one step, or the part of it that is left until the end of the run. Returns whether the run has ended.
   bool step() {
     const auto batch = static_cast<double>(current_.global_batch);
     double samples = batch;
     const bool ends_by_time = world_.end.kind == ScenarioEnd::Kind::seconds;
     if (ends_by_time) samples *= std::min(1.0, (world_.end.value - run_.seconds) / step_seconds_);
-    // The part of a step that a change of the batch has stalled takes time without progress.
+    // A change of the batch costs progress: for stalled_steps_ steps, samples take time but make no progress.
     const double stalled = std::min(samples, stalled_steps_ * batch);
     stalled_steps_ -= stalled / batch;
     run_.seconds += step_seconds_ * stalled / batch;
@@ -82,7 +82,7 @@ class SimulatedTraining {
     }
   }
 
-  // Makes the observation of the latest step, as the trainer and its log would.
+  // Makes the observation of the latest step, as the trainer and its log would report it.
   Observation observation(const TruthPiece& truth) {
     Observation seen;
     seen.step = run_.steps;
@@ -102,13 +102,13 @@ class SimulatedTraining {
     return seen;
   }
 
-  // The noise scale is that at this step's learning rate.
+  // Adds the noise scale at this step's learning rate.
   void add_noise(const TruthPiece& truth, Observation& seen) {
     double rate = controller_.rate_factor();
     if (world_.noise_follows_schedule) rate = seen.learning_rate / config_.optimizer.lr;
     double noise = truth.noise_scale * std::pow(rate, -world_.rate_feedback);
     if (world_.noise_drift > 0) {
-      constexpr double memory = 0.999;  // the weight of the step before
+      constexpr double memory = 0.999;  // autocorrelation from step to step
       drift_ = memory * drift_ + std::sqrt(1 - memory * memory) * draws_.normal();
       noise *= std::exp(world_.noise_drift * drift_);
     }
@@ -131,7 +131,8 @@ class SimulatedTraining {
     }
   }
 
-  // Estimates as a run's log does: from the remaining tokens at the pace so far, or from the remaining seconds.
+  // Estimates the remaining time as a run's log does: from the remaining tokens and the pace so far, or from the time
+  // limit.
   double seconds_left() const {
     const TrainConfig& limits = config_.train;
     if (limits.max_seconds > 0) return std::max(0.0, limits.max_seconds - observed_seconds_);
@@ -139,8 +140,8 @@ class SimulatedTraining {
     return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
   }
 
-  // Measures the critical batch as branches would, and adds their time to the run. Returns whether the run has ended by
-  // then.
+  // Measures the critical batch as the branches of `copus calibrate` would, and adds their time to the run. Returns
+  // whether the run ended during that time.
   bool calibrate(const CalibrationRequest& request) {
     const auto batch = static_cast<double>(request.batch);
     const auto larger = static_cast<double>(branch_batch_of(request.batch));
@@ -161,7 +162,7 @@ class SimulatedTraining {
       const bool is_at_best_rate = (branch.rate_exponent > 0) == world_.is_higher_rate_better;
       const double logarithm =
           std::log((truth + batch) / (truth + larger)) + error - (is_at_best_rate ? 0 : world_.loss_of_other_rate);
-      if (logarithm < std::log(1.0 / 8) || logarithm > std::log(12.0 / 8)) continue;  // beyond the ladder
+      if (logarithm < std::log(1.0 / 8) || logarithm > std::log(12.0 / 8)) continue;  // not within the ladder
       efficiencies.values.push_back({.batch = larger,
                                      .rate_exponent = branch.rate_exponent,
                                      .repetition = branch.repetition,
@@ -182,7 +183,7 @@ class SimulatedTraining {
     return false;
   }
 
-  // Carries the switch out; tells whether the run has ended in its pause.
+  // Carries out the switch. Returns whether the run ended during the pause.
   bool carry_out(const SwitchIntent& intent) {
     const Configuration& target = intent.configuration;
     SwitchReport report;
@@ -231,8 +232,8 @@ class SimulatedTraining {
   Controller controller_;
   TruthWalk walk_;
   Draws draws_;
-  double drift_;   // a standard normal deviate with memory
-  double target_;  // progress; infinite if seconds end the run
+  double drift_;   // an autocorrelated standard normal deviate
+  double target_;  // progress at which the run ends; infinite if it ends after a given time
   Configuration current_;
   double step_seconds_ = 0;
   std::optional<SwitchIntent> intent_;

@@ -1,5 +1,5 @@
-// Simulates a whole run in a simulated world, in which a real controller decides. The controller gets noisy step times
-// and norms. The world determines how long the run pauses for a switch.
+// Simulates a whole run in a simulated world. A real controller makes the decisions: it gets noisy step times and
+// gradient norms. The world determines how long the run pauses for a switch.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace copus {
 // When a run reached a milestone.
 struct Arrival {
   double seconds = 0;
-  double samples = 0;  // read so far
+  double samples = 0;  // samples read so far
 };
 
-// The result of a run. Seconds are the true values of the world, without the noise of single steps, which no rule
-// affects.
+// The result of a run. Seconds are the world's true values, without the noise of single steps: no rule can affect that
+// noise.
 struct SimulatedRun {
-  double seconds = 0;   // to the end; of the last step only the needed fraction counts
+  double seconds = 0;   // of the whole run; of the last step only the fraction up to the end counts
   double progress = 0;  // at the end
   int64_t steps = 0;
   int64_t relayouts = 0;
-  int64_t batch_changes = 0;           // switches to another global batch; one may be a re-layout as well
+  int64_t batch_changes = 0;           // switches to another global batch, including re-layouts that also change it
   int64_t calibrations = 0;            // by branches
   double pause_seconds = 0;            // within `seconds`, for re-layouts and calibrations
-  Configuration last = {};             // that it ended in
+  Configuration last = {};             // the configuration at the end
   std::vector<Arrival> arrivals = {};  // at the milestones that it has passed
 };
 
@@ -37,12 +37,12 @@ struct SimulatedRun {
 struct SimulatedDecision {
   const Decision& decision;
   const TruthPiece& truth;
-  double seconds;  // true ones so far
+  double seconds;  // true seconds so far
 };
 using DecisionListener = std::function<void(const SimulatedDecision&)>;
 
 // Simulates a run in this world, with the policy and settings of `config`. The run must begin in one of the world's
-// configurations. A switch to a configuration that the world lacks is vetoed for lack of memory.
+// configurations. A switch to a configuration that the world does not have is vetoed as too large for memory.
 SimulatedRun simulate(const SimulatedWorld& world, const RunConfig& config, const DecisionListener& listener = {});
 
 }  // namespace copus

@@ -125,7 +125,7 @@ TEST(SimulatedRun, AChangeOfTheBatchStallsSoManySteps) {
   EXPECT_GT(compared, 2);
 }
 
-// The logarithms of seen over true noise scales at the decisions of a static run.
+// ln(noise scale that the controller sees / true noise scale) at each decision of a static run.
 std::vector<double> errors_of_noise(const SimulatedWorld& world, const RunConfig& config) {
   std::vector<double> errors;
   simulate(world, config, [&](const SimulatedDecision& simulated) {
@@ -161,7 +161,7 @@ TEST(SimulatedRun, TheNoiseScaleRisesAsTheRateDecays) {
   EXPECT_GT(errors_of_noise(scenario, config).back(), batch_alone + 0.3);
 }
 
-// Every move is seen at the next decision, or at the end.
+// Every change is visible at the next decision, or at the end of the run.
 TEST(SimulatedRun, CountsChangesOfTheGlobalBatchAsARunsSummaryDoes) {
   int64_t joint = 0, micro_batch_alone = 0;
   for (int64_t number = 0; number < 8; ++number) {
@@ -188,7 +188,8 @@ TEST(SimulatedRun, CountsChangesOfTheGlobalBatchAsARunsSummaryDoes) {
   EXPECT_GT(micro_batch_alone, 0);
 }
 
-// Where a run to a progress moves once, the first pause comes after all that it could change.
+// If a run that ends at a given progress switches only once, nothing that it decides depends on the pause, so the
+// pause's length affects only the total time.
 TEST(SimulatedRun, ALongerPauseMakesARunAsMuchLonger) {
   int64_t compared = 0;
   for (int64_t number = 0; number < 30 && compared < 3; ++number) {
@@ -205,7 +206,7 @@ TEST(SimulatedRun, ALongerPauseMakesARunAsMuchLonger) {
   EXPECT_GT(compared, 0);
 }
 
-// The controller sees phi through the estimator alone, and finds it.
+// The controller knows phi only through the estimator, which must find the true value.
 TEST(SimulatedRun, TheControllerSeesTheNoiseScale) {
   double logarithms = 0, count = 0;
   for (int64_t number = 0; number < 15; ++number) {

@@ -1,6 +1,6 @@
 // Holds the true values of one simulated training along its progress: the noise scale and the statistical efficiency of
-// batches. Both are constant within intervals of progress. The seconds of a run and of the best run in hindsight are
-// therefore exact for the same values.
+// batches. They are constant within intervals of progress. Therefore the seconds of a run, and of the best run in
+// hindsight, are computed exactly and from the same values.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace copus {
 
 // The true values in one interval of a training's progress.
 struct TruthPiece {
-  double begin = 0;             // progress, in samples of a batch of B -> 0
+  double begin = 0;             // in samples of a vanishing batch (B -> 0)
   double noise_scale = 1;       // phi in samples, at the learning rate of the reference batch
   double critical_batch = 1;    // for worth_of, in samples
   double maturity = 0;          // for worth_of
   double squared_gradient = 1;  // |G|^2
 };
 
-// The true gain from the larger learning rate of a larger batch. The statistical efficiency is multiplied by the rate's
+// The true gain from the larger learning rate of a larger batch: it multiplies the statistical efficiency by the rate's
 // factor to the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule`, capped at the true
-// critical batch, even if a policy chooses a larger rate.
+// critical batch. A policy that chooses a larger rate gains no more.
 struct RateGain {
   double alpha = 0;
   RateRule rule = {};

@@ -1,4 +1,4 @@
-// Defines the true values of one simulated run, which do not depend on who decides in it, and the noise of its steps.
+// Defines the true values of one simulated run, which do not depend on the policy, and the noise of its steps.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 namespace copus {
 
 struct SimulatedWorld {
-  uint64_t seed = 0;  // of the noise of its steps
+  uint64_t seed = 0;  // for the noise of the steps
   Truth truth;
-  TrueSeconds seconds;       // per step, of every candidate that fits into the true devices; others are vetoed
+  TrueSeconds seconds;  // per step, for every candidate that fits into the true devices; a switch to another is vetoed
   double pause_seconds = 0;  // of a re-layout
   // Seconds of a re-layout from one strategy to another, used instead of pause_seconds if not empty. Called on one
   // thread, because the function may cache its results without a lock.
   std::function<double(const ParallelStrategy&, const ParallelStrategy&)> pause_between = {};
   double step_deviation = 0;            // standard deviation of the logarithm of a step's seconds
   double rate_feedback = 0;             // the noise scale is divided by the learning rate to this power (0: unchanged)
-  bool noise_follows_schedule = false;  // whether that is the schedule's rate or only the batch's factor
+  bool noise_follows_schedule = false;  // of the schedule; false: only the batch's factor
   // Standard deviation of the logarithm of a random factor on the noise scale. The factor is correlated over a thousand
-  // steps and has no influence on the critical batch.
+  // steps. It does not affect the critical batch.
   double noise_drift = 0;
-  double stalled_steps = 0;  // steps' worth of progress that a change of the batch costs
-  double branch_error = 0;   // standard deviation of what a branch shows of ln SE, half of its variance common to all
-  bool is_higher_rate_better = false;  // for branches of a larger batch
-  double loss_of_other_rate = 0;       // in ln SE
+  double stalled_steps = 0;  // the progress of so many steps is lost at a change of the batch
+  double branch_error = 0;   // standard deviation of a branch's ln SE; half of its variance is common to all branches
+  bool is_higher_rate_better = false;  // whether branches of a larger batch are better at a higher learning rate
+  double loss_of_other_rate = 0;       // loss of ln SE at the worse learning rate
   NormSpread spread;
   ScenarioEnd end;
   std::vector<double> milestones = {};  // progress values, ascending, at which the run's time is recorded

@@ -12,8 +12,8 @@ namespace copus {
 namespace {
 
 // Efficiencies of larger batches, measured by 75 short branches of a run: a model of 0.87 million parameters that
-// learns bytes of English, at 4096 and at 12288 samples. The efficiency of a branch is the number of samples in batches
-// of 8 that reach the branch's held-out loss, divided by the number of samples that the branch read. The learning rate
+// learns bytes of English, at 4096 and at 12288 samples. A branch's efficiency is the number of samples that a batch of
+// 8 needs to reach the branch's held-out loss, divided by the number of samples that the branch read. The learning rate
 // follows the square-root rule. The scatter of one branch is 3 to 5 %. The noise scales at the two points were 22.7 and
 // 35. Efficiencies are relative to a batch of 8, whose own efficiency by the fit is 1 / (1 + 8 / (4.7 phi)).
 struct MeasuredStage {
@@ -25,9 +25,9 @@ constexpr MeasuredStage measured_stages[] = {{22.7, {1, .912, .787, .648, .495}}
 
 double hyperbola(double ratio) { return 1 / (1 + ratio); }
 
-// Returns the efficiency at `ratio` = B / phi. Between the measured points, the logarithm of the efficiency is linear
-// in the logarithm of the ratio. Beyond the last point the last slope continues. Before the first point the efficiency
-// follows the hyperbola through that point.
+// Returns the efficiency at `ratio` = B / phi. Between the measured points, ln(efficiency) is linear in ln(ratio).
+// Beyond the last point the last slope continues. Before the first point the efficiency follows the hyperbola through
+// that point.
 double measured_at(const MeasuredStage& stage, double ratio) {
   const double batch = ratio * stage.noise_scale;
   if (batch <= measured_batches.front()) return hyperbola(ratio / measured_calibration);
@@ -39,7 +39,7 @@ double measured_at(const MeasuredStage& stage, double ratio) {
   return first * std::exp(std::lerp(std::log(stage.efficiency[i - 1]), std::log(stage.efficiency[i]), share));
 }
 
-constexpr double earliest_share = 0.01;  // where the power laws begin, because they would begin at 0
+constexpr double earliest_share = 0.01;  // before it, power laws are constant; they would begin at 0
 constexpr double least_saturated = 0.03;
 constexpr double fall_share = 0.04;  // the initial excess falls to 1/e within this share
 constexpr double decay_share = 0.8;  // the learning rate begins to decay here

@@ -1,7 +1,7 @@
 // Defines the true statistical efficiency ("worth") of a batch in a simulated training, and how the worth and the noise
-// scale change over the run. The worth is the progress that a sample makes in a batch of B, relative to a sample in a
-// vanishing batch (B -> 0). Batches, noise scales and progress are in samples. Progress is the number of samples with
-// which a vanishing batch would have reached the same point.
+// scale change over the run. The worth is the progress of one sample in a batch of B, relative to one sample in a
+// vanishing batch (B -> 0). Batches, noise scales and progress are in samples. Progress is the number of samples that a
+// vanishing batch would need to reach the same point.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ inline constexpr auto named_values<WorthShape> = std::to_array<NamedValue<WorthS
 // For the measured shape, `maturity` interpolates between the shape's two stages: 0 is the first stage, 1 the second.
 double worth_of(WorthShape shape, double batch, double critical, double maturity);
 
-// The critical batch / the noise scale in the runs from which the measured shape comes.
+// Critical batch / noise scale in the runs with which the measured shape was measured.
 inline constexpr double measured_calibration = 4.7;
 
 // How the noise scale grows over a run.
@@ -42,15 +42,16 @@ inline constexpr auto named_values<GrowthFamily> =
                                              {GrowthFamily::falling_first, "falling-first"},
                                              {GrowthFamily::decay_jump, "decay-jump"}});
 
-// The course of one growth.
+// The parameters of one growth.
 struct Growth {
   GrowthFamily family = GrowthFamily::power;
   double exponent = 0.5;     // of the power
   double time_constant = 1;  // of saturation, as a share of the run
-  double excess = 0;         // of the initial value over the power, relative to the power
+  double excess = 0;         // initial value / value of the power - 1
   double jump = 1;           // the factor at the decay
 
-  // Returns the noise scale at this share of the run (1: its end), relative to the end of the power or of saturation.
+  // Returns the noise scale at this share of the run (1: its end). It is relative to the final value of the power or of
+  // the saturation.
   double at(double share) const;
 };
 
@@ -62,8 +63,8 @@ inline constexpr double data_exponent = 0.28;
 // The critical batch is proportional to the loss to minus this power (Kaplan et al. 2020, arXiv 2001.08361).
 inline constexpr double critical_batch_exponent = 1 / 0.21;
 
-// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at the run's end.
-// Both follow from the loss without the model's term, which is at most the loss of a uniform guess over 32000 tokens.
+// Returns the critical batch at this fraction of a run of `tokens`, relative to the one at the run's end. Both follow
+// from the loss without the term for the model's size, and with at most the loss of a uniform guess over 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
 // Returns the critical batch at this fraction of a run of `tokens`, relative to its plateau, as branches of OLMo runs

@@ -63,7 +63,8 @@ TEST(Growth, IsItsFormula) {
   EXPECT_DOUBLE_EQ(jump.at(0.81), 3 * power.at(0.81));
 }
 
-// 1e10 tokens: a loss of 1.69 + 410.7 / 630.957 = 2.3409; 1e9 tokens: 1.69 + 410.7 / 331.131 = 2.9303.
+// By the law, 1e10 tokens give a loss of 1.69 + 410.7 / 630.957 = 2.3409, and 1e9 tokens 1.69 + 410.7 / 331.131 =
+// 2.9303.
 TEST(Growth, KaplansCriticalBatchFollowsTheLoss) {
   EXPECT_DOUBLE_EQ(kaplan_critical_batch(1, 1e10), 1);
   EXPECT_NEAR(kaplan_critical_batch(0.1, 1e10), std::pow(2.3409 / 2.9303, 1 / 0.21), 1e-4);

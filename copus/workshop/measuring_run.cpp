@@ -9,7 +9,7 @@ namespace copus {
 
 namespace {
 
-constexpr int64_t lead_steps = 3;  // while ranks prepare a change
+constexpr int64_t lead_steps = 3;  // from the announcement of a change to the change, so that ranks can prepare
 
 }  // namespace
 

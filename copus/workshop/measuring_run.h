@@ -1,4 +1,4 @@
-// Common parts of this directory's short runs, in which it does not matter what is learned.
+// Common parts of this directory's short runs, whose results do not depend on what the model learns.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ std::string random_letters(int64_t count);
 // RunConfig.
 RunConfig endless_run(const ModelDescription& model, const std::string& corpus, int64_t sequence_length);
 
-// Trains until the change to `target` has been tried on all ranks, and returns the trainer's report. The report's
-// `outcome` says whether the ranks have changed to `target`. Every rank calls this function. It announces the change
-// some steps ahead, so that all preparation is complete when the change is due.
+// Trains until the change to `target` has been tried on all ranks, and returns the trainer's report, whose `outcome`
+// says whether the ranks have changed to `target`. Every rank calls this function. The change is announced some steps
+// ahead, so that all preparation is complete when it is due.
 SwitchReport change_configuration(Trainer& trainer, const World& world, const Configuration& target);
 
 }  // namespace copus

@@ -13,7 +13,7 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
-  // The path by which other processes of the user on this machine read and write it while this object exists.
+  // The path by which other processes of this user on this machine read and write the text while this object exists.
   std::string path() const;
 
  private:

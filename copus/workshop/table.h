@@ -17,7 +17,8 @@ void print_cells(std::span<const int> widths, const std::vector<std::string>& ce
 // printf's `format`, and the unit.
 std::string format_quartiles(const char* format, const Quartiles& values, double factor, const char* unit = "");
 
-// Field `name` of a JSON object is the median; NAME_quartiles is a list of the lower and the upper quartile.
+// Sets field `name` of a JSON object to the median, and field NAME_quartiles to a list of the lower and upper
+// quartiles.
 void set_quartiles(nlohmann::json& object, const std::string& name, const Quartiles& values);
 Quartiles get_quartiles(const nlohmann::json& object, const std::string& name);
 

@@ -1,4 +1,4 @@
-// The commands of this directory that need libtorch, in the program without it.
+// Declares the commands of this directory that need libtorch to the program without it, which runs them as copus-torch.
 #include "copus/workshop/commands.h"
 
 namespace copus {

@@ -51,7 +51,7 @@ _ADVICE_NUMBERS = (
     "step", "batch", "micro_batches", "learning_rate_factor", "gain", "gain_low", "gain_high", "noise_scale",
     "noise_scale_low", "noise_scale_high", "critical_batch",
 )  # fmt: skip
-_SECONDS_FOR_A_STATE = 2.0  # that a checkpoint waits for the other ranks' numbers
+_SECONDS_FOR_A_STATE = 2.0  # how long a checkpoint waits for other ranks' numbers
 _LOGGER = logging.getLogger("copus.adviser")
 
 
@@ -104,7 +104,7 @@ class Adviser:
         pipeline_parallel: number of pipeline stages; each rank passes its own stage's parameters.
         weighted_by_samples: the loss weights every sample (or token) of a step equally, as a sum over the step divided
             by their number does. Micro-batches and ranks of different sizes can then be measured.
-        directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read; only rank 0 writes.
+        directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read. Only rank 0 writes.
             By default a new folder, which is printed. If the folder has another job's log, a new folder next to it is
             used. None writes nothing.
         settings: any of Copus' [noise_scale], [adapt] and [optimizer], such as {"adapt.interval_samples": 512}.
@@ -149,8 +149,8 @@ class Adviser:
         self._timeout_seconds = arguments.above_zero("timeout_seconds", timeout_seconds, "Adviser", "seconds")
         self._strict = bool(strict)
         self._health = Health()
-        self._accepted: set[str] = set()  # the calls that were right once
-        self._mistake: str | None = None  # in the step that is under way
+        self._accepted: set[str] = set()  # calls that have succeeded once
+        self._mistake: str | None = None  # in the current step
         self._checks = InputChecks()
         self._exchange: Exchange | None = None
         self._layout: Layout | None = None
@@ -165,11 +165,11 @@ class Adviser:
         self._pending: collections.deque[_Pending] = collections.deque()
         self._sent: collections.deque[tuple[float | None, int | None]] = collections.deque()
         self._core: _core.Adviser | None = None
-        self._factor = 1  # micro-batches of a rank in what the core takes for one
-        self._unit = 1  # samples that a step of the core is a multiple of
+        self._factor = 1  # a rank's micro-batches that the core counts as one
+        self._unit = 1  # the samples of a step are a multiple of this
         self._logs: pathlib.Path | None = None
         self._loaded: dict[str, Any] | None = None
-        self._news: dict[str, object] | None = None  # advice that the other ranks do not know yet
+        self._news: dict[str, object] | None = None  # advice that has not reached the other ranks
         self._reasons: dict[int, str] = {}
         self._advice: Advice | None = None
         self._steps = 0
@@ -411,7 +411,7 @@ class Adviser:
     def _look_at(self, parameters: list[Tensor]) -> None:
         """Notices a change of the trained parameters."""
         identity = tuple(map(id, parameters))
-        self._parameters = parameters  # which also keeps their ids from being those of others
+        self._parameters = parameters  # also keeps their ids from being reused
         if identity == self._identity:
             return
         refuse_wrapped(parameters)
@@ -468,7 +468,7 @@ class Adviser:
         if self._core is not None:
             try:
                 self._core.log_unmeasured(reason)
-            except Exception:  # a disk that is full, which the next step says
+            except Exception:  # a full disk, which the next step reports
                 _LOGGER.debug("not logged", exc_info=True)
 
     def _stop(self, reason: str) -> None:
@@ -623,7 +623,7 @@ class Adviser:
 
     def _object_to_norms(self, objection: str) -> None:
         if self._health.reason is None and self._core is not None:
-            self._core.forget_noise()  # what has been measured so far is as wrong
+            self._core.forget_noise()  # earlier measurements are wrong in the same way
         self._object(objection[:20], f"since step {self._steps}: {objection}")
 
     def _note(self, problem: Problem) -> None:
@@ -711,7 +711,7 @@ def _existing(folder: str) -> str:
 
 
 def _pending(values: dict[str, Any], lr: float | None, loss_tokens: int | None) -> _Pending:
-    """Starts to copy from an accelerator to the CPU, without waiting."""
+    """Starts to copy a number from an accelerator to the CPU, without waiting for the copy."""
     host: dict[str, float] = {}
     on_device: dict[str, Tensor] = {}
     for name, value in values.items():

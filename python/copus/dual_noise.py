@@ -219,7 +219,8 @@ class DualNoise:
             )
 
     def _groups(self) -> dict[int, dict[str, Any]]:
-        """The optimizer's groups by the ids of their parameters. A loaded checkpoint replaces the groups."""
+        """The optimizer's groups by the ids of their parameters. Not cached: loading a checkpoint replaces the
+        groups."""
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         return {id(parameter): group for group in groups for parameter in group["params"]}
 

@@ -35,7 +35,7 @@ class Layout:
     """Which of a job's ranks read which samples."""
 
     ranks: int = 1
-    replicas: int = 1  # of the model: the ranks of different replicas read different samples
+    replicas: int = 1  # of the model; different replicas read different samples
     shards: int = 1  # replicas that hold one gradient among them, in shards, which is reduced as it is written (FSDP2)
     pipeline_stages: int = 1
 
@@ -113,7 +113,7 @@ def _model_parallelism(mesh: "torch.distributed.DeviceMesh") -> int:
     names = mesh.mesh_dim_names
     if names is None:
         if mesh.ndim == 1:
-            return mesh.size()  # a mesh that parallelize_module was given alone
+            return mesh.size()  # a mesh that was passed to parallelize_module only
         raise UserError(
             f"the parameters lie on a mesh of {mesh.ndim} dimensions without names: give them names, such as "
             'mesh_dim_names=("dp", "tp"), or say Adviser(data_parallel=...), the number of ranks that read different '

@@ -21,7 +21,7 @@ import math
 BLOCK = 16  # steps
 SAME = 1e-4  # relative
 FAR, MOST_FAR = 10.0, 12  # a factor on r L, and in how many steps of a block s may exceed that
-TOLERANCE = 0.01  # relative: rounding is no mistake
+TOLERANCE = 0.01  # relative: differences by rounding are allowed
 # The least t of blocks of 16, 32, 64 ... steps.
 LEAST_T = (-9.39, -6.59, -5.62, -5.16, -4.88, -4.68, -4.51, -4.34, -4.18, -4.02, -3.85, -3.68, -3.5, -3.31)
 
@@ -29,14 +29,15 @@ LEAST_T = (-9.39, -6.59, -5.62, -5.16, -4.88, -4.68, -4.51, -4.34, -4.18, -4.02,
 class InputChecks:
     """Checks the norms of every step. `objection` says what is wrong with the norms; it is "" while nothing is wrong.
 
-    An objection holds until a block of as many steps has none. Norms from before an objection are not used again.
+    An objection from a block of steps holds until a block of the same length has none. Norms from before an objection
+    are not used again.
     """
 
     def __init__(self) -> None:
         self._objections: dict[str, tuple[int, str]] = {}  # by kind: how many steps had to show it, and what it says
         self._norms: list[float] = []
         self._small_norms: list[float] = []
-        self._unit = 0.0  # a typical L, of the steps before a block
+        self._unit = 0.0  # a typical L: that of the steps before a block
         self._begin_block()
         self._wider: list[_Sums | None] = [None] * len(LEAST_T)  # a block of each length that waits for the next one
 
@@ -77,7 +78,8 @@ class InputChecks:
         )  # fmt: skip
 
     def _conclude(self, kind: str, steps: int, text: str) -> bool:
-        """Records the objection of a block of so many steps. Withdraws an earlier one if the block has none."""
+        """Records the objection of a block of this many steps. If the block has none, withdraws an earlier
+        objection."""
         if text:
             self._objections[kind] = steps, text
         elif kind in self._objections and steps >= self._objections[kind][0]:
@@ -91,7 +93,7 @@ class InputChecks:
 
     def _add(self, small: float, large: float, most: float) -> None:
         if self._unit == 0.0:
-            self._unit = large  # and no more: a unit has to be known before what it divides
+            self._unit = large  # the unit must not depend on the values that it divides
             return
         short, long = small / large - 1, (most - small) / self._unit
         self._steps += 1

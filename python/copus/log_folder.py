@@ -1,4 +1,4 @@
-"""Finds a folder for an adviser's logs that no other job has, without a race between processes."""
+"""Finds a folder for an adviser's logs that no other job has, safely if several processes start at once."""
 
 from __future__ import annotations
 

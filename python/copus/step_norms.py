@@ -15,11 +15,11 @@ class Row(NamedTuple):
     """A rank's report about a step. NaN: it has nothing to report."""
 
     condition: float = SOUND
-    samples: float = UNKNOWN  # of all ranks, as this one counts them
+    samples: float = UNKNOWN  # of the step over all ranks, as counted by this rank
     seconds: float = UNKNOWN
     small_samples: float = UNKNOWN  # of this rank's first micro-batch
     small_share: float = UNKNOWN  # of its gradient's squared norm
-    passes_before: float = UNKNOWN  # backward passes up to there, the step's first included
+    passes_before: float = UNKNOWN  # backward passes up to and including that one
     passes: float = UNKNOWN  # and in the whole step; 0 where they cannot be counted
     norm: float = UNKNOWN  # of the whole gradient, or
     norm_share: float = UNKNOWN  # this rank's share of its square
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     elements: float = UNKNOWN  # of the parameters
     left_out: float = 0.0  # 1 where an integration knows that the step's micro-batches differ
     loss: float = UNKNOWN
-    changed: float = 0.0  # 1 where other parameters have gradients than in the step before
+    changed: float = 0.0  # 1 if other parameters had gradients in the previous step
     advice: tuple[float, ...] = ()
 
     def numbers(self) -> list[float]:
@@ -48,7 +48,8 @@ class Small(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a step is not measured. A problem that `can_happen` in a sound job is reported if most steps have it."""
+    """Why a step is not measured. If the problem `can_happen` in a sound job, it is reported only if most steps have
+    it."""
 
     key: str
     reason: str

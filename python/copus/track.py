@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 POLL_SECONDS = 1.0
-PATIENCE_SECONDS = 60.0  # a run that is started again has no process in between
+PATIENCE_SECONDS = 60.0  # a run has no process while it is being restarted
 
 Numbers = dict[str, float]
 
@@ -107,7 +107,7 @@ class Log:
         """The steps since the last call, or from the log's start if it was cut. None if there is no log."""
         try:
             return self._read()
-        except ValueError:  # it may have been cut while it was read
+        except ValueError:  # the log may have been truncated while it was read
             time.sleep(POLL_SECONDS)
         try:
             return self._read()
@@ -117,7 +117,7 @@ class Log:
     def _read(self) -> list[dict[str, Any]]:
         try:
             text = self._text_behind(self._offset - len(self._last_line))
-        except FileNotFoundError:  # a run whose directory is deleted makes it again
+        except FileNotFoundError:  # a run recreates its directory if it is deleted
             return []
         if not text.startswith(self._last_line):
             self._offset, self._last_line, self.newest = 0, b"", 0
@@ -162,14 +162,14 @@ def follow(run: Path) -> Iterator[tuple[int, Numbers]]:
     had no process for a while and is not complete."""
     log, summary, last, last_sign = Log(run / "run.jsonl"), run / "summary.json", 0, time.monotonic()
     while True:
-        writer = has_writer(run)  # before the log is read, which is whole when nobody writes
+        writer = has_writer(run)  # checked before reading: without a writer the log is complete
         end = json.loads(summary.read_text()) if summary.exists() else None
         steps = log.new_steps()
         for step in steps:
             if step["step"] > last:
                 last = step["step"]
                 yield last, {name: value for name, value in step.items() if isinstance(value, int | float)}
-        is_at_end = end is not None and end["steps"] == log.newest  # otherwise it has been resumed since
+        is_at_end = end is not None and end["steps"] == log.newest  # otherwise the run has been resumed since
         if writer is None:
             writer = not is_at_end
         if is_at_end and end["ended"] == "done" and not writer:

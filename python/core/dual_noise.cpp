@@ -19,7 +19,8 @@ namespace copus {
 
 namespace {
 
-// An average is a dictionary of its members, which a checkpoint can keep. A new average is an empty one.
+// In Python, an average is a dictionary of its members, which a checkpoint can store. An empty dictionary is a new
+// average.
 DualNoiseAverage average_of(const nb::dict& members) {
   DualNoiseAverage average;
   if (nb::len(members) == 0) return average;

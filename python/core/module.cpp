@@ -82,7 +82,7 @@ void add_errors(nb::module_& module) {
 }
 
 void add_adviser(nb::module_& module) {
-  // Raises UserError for what Adviser would refuse, before a job begins.
+  // Raises UserError for settings that Adviser would refuse, before a job begins.
   module.def(
       "check_settings", [](const nb::dict& settings) { Adviser(adviser_settings_of(settings), {}); }, "settings"_a);
   nb::class_<Adviser>(module, "Adviser")

@@ -1,5 +1,5 @@
 // For tests: a job with an adviser. Its gradients have a known noise scale, and its steps take a + b x micro-batches. A
-// step is a function of its number and batch only, so that a job can be repeated from any step.
+// step depends only on its number and batch, so that a job can be repeated from any step.
 #pragma once
 
 #include <cmath>

@@ -57,8 +57,8 @@ bool is_partial_of(const std::string& name, const std::string& partial) {
   return partial.size() == size && partial.starts_with(name + ".") && partial.ends_with(partial_suffix);
 }
 
-// Calls `create` with new temporary names until one did not exist yet, and returns this name. `create` returns false
-// and sets errno on failure. Returns an empty path if `create` fails for another reason.
+// Calls `create` with new temporary names until it succeeds, and returns that name. `create` returns false and sets
+// errno on failure. Tries another name only if the name existed already; after any other error, returns an empty path.
 template <class Create>
 fs::path create_partial(const fs::path& path, const Create& create) {
   while (true) {
@@ -68,8 +68,8 @@ fs::path create_partial(const fs::path& path, const Create& create) {
   }
 }
 
-// A mark file distinguishes an unfinished folder from any other folder with a temporary name. The writer of the folder
-// holds the mark file locked as long as the writer lives.
+// A mark file distinguishes an unfinished folder from other folders that happen to have such a name. The writer of the
+// folder holds the mark file locked as long as the writer lives.
 constexpr const char* mark_name = ".copus-writing";
 constexpr std::string_view mark_text = "Copus is writing this folder, or was when it died: it may be deleted then.\n";
 
@@ -83,7 +83,7 @@ class UnfinishedFolder {
     const OpenedFile mark = open_regular_file(path_ / mark_name, O_RDWR | O_CREAT | O_EXCL);
     mark_ = mark.descriptor;
     const bool is_marked = mark_ >= 0 && write_all(mark_, mark_text) == mark_text.size();
-    // On a file system without locks, no other process can lock the mark either, so none deletes the folder.
+    // If the file system has no locks, other processes cannot lock the mark file either, so none deletes the folder.
     if (is_marked) ::flock(mark_, LOCK_EX | LOCK_NB);
     if (is_marked) return;
     const std::string error = mark_ < 0 ? mark.error : error_text(errno);
@@ -215,7 +215,7 @@ void sync_directory(const std::filesystem::path& directory) {
   const int result = ::fsync(descriptor);
   const int error_number = errno;
   ::close(descriptor);
-  // Syncing a folder fails with EINVAL on some file systems, where nothing more can be done for the names.
+  // Some file systems refuse to sync a folder with EINVAL. Nothing more can be done for the names there.
   if (result != 0 && error_number != EINVAL) {
     throw UserError(concat("cannot sync folder ", directory.string(), ": ", error_text(error_number)));
   }

@@ -1,9 +1,9 @@
 // Writes files so that they exist whole or not at all. A file is written under a temporary name, synced to the disk,
 // then renamed.
 //
-// The temporary name is the final one with six random characters and `partial_suffix` appended, in the same folder. The
-// name is always new, so an existing file or symbolic link is neither overwritten nor deleted. A process that is killed
-// leaves its temporary file or folder behind. Nothing reads these leftovers, and anyone may delete them.
+// The temporary name is the final name followed by six random characters and `partial_suffix`, in the same folder. It
+// is always new, so no existing file or symbolic link is overwritten or deleted. A process that is killed leaves its
+// temporary file or folder behind. Nothing reads these leftovers, and anyone may delete them.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +30,10 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-// A file that is being written. Until commit() the final name is untouched. Without commit() the destructor deletes the
-// temporary file. The constructor refuses a name that belongs to a folder, a pipe or a device. Disk errors (full,
-// read-only, no such folder) are UserErrors that name the file and, for a full disk, the bytes needed and the bytes
-// free.
+// A file that is being written. Until commit(), the final name is untouched; without commit(), the destructor deletes
+// the temporary file. The constructor throws UserError if the name belongs to a folder, a pipe or a device. Disk errors
+// (full, read-only, no such folder) are UserErrors that name the file and, for a full disk, the bytes needed and the
+// bytes free.
 class DurableFile {
  public:
   // `expected_bytes` is the final size of the file, or 0 if unknown. Messages contain it, and the constructor fails
@@ -74,16 +74,17 @@ void create_directories_durably(const std::filesystem::path& directory);
 // cannot exchange names, such as NFS, an existing folder `to` is deleted first.
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Creates an empty folder under a new temporary name of `target` and returns its path. The parent folder must exist. No
-// other process writes into the new folder, not even a process that writes the same `target`. Throws UserError if the
+// Creates an empty folder under a new temporary name for `target` and returns its path. The parent folder must exist.
+// No other process writes into the new folder, not even one that writes the same `target`. Throws UserError if the
 // folder cannot be created.
 std::filesystem::path create_partial_folder(const std::filesystem::path& target);
 
 // Creates a folder whole or not at all. `fill` writes its files durably into a temporary folder, which is then renamed
-// to `directory`. An existing folder of that name must be empty. If `fill` throws, nothing is left and `directory` is
-// unchanged; a UserError is rethrown with `expected_bytes`, the size of the whole folder. First deletes the leftovers
-// of killed processes that were writing the same folder. A leftover has a temporary name of this folder and a mark file
-// that no living writer holds locked.
+// to `directory`. An existing folder of that name must be empty. If `fill` throws, nothing is left behind and
+// `directory` is unchanged; a UserError is rethrown with `expected_bytes`, the size of the whole folder.
+//
+// First deletes what killed processes have left that were writing the same folder: folders with a temporary name for it
+// and with a mark file that no living writer holds locked.
 void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
                              const std::function<void(const std::filesystem::path& partial)>& fill);
 

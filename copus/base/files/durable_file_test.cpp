@@ -53,8 +53,8 @@ TEST_F(DurableFileTest, MissingFolderIsNamed) {
   EXPECT_THAT(message, HasSubstr("No such file or directory"));
 }
 
-// A limit on file size stands in for a full disk: with either, write() fails in the middle of a file. The limit holds
-// for a whole process, so a child process sets it.
+// A limit on file size stands in for a full disk: in both cases write() fails in the middle of a file. The limit
+// applies to a whole process, so it is set in a child process.
 TEST_F(DurableFileTest, FullDiskSaysWhatWasNeededAndLeavesNothing) {
   const auto attempt = [&] {
     const FileSizeLimit limit(1000);
@@ -157,7 +157,8 @@ TEST_F(DurableFileTest, AnInterruptedFolderIsInNobodysWayAndDeletedOnceItsWriter
   ::waitpid(writer, nullptr, 0);
   ASSERT_EQ(entries(), 1) << "what the dead writer has left";
 
-  // Two live writers meet. The second one deletes what the dead one left, but not the first one's folder.
+  // Two living writers write the same folder. The second one deletes what a dead writer left, but not the first one's
+  // folder.
   EXPECT_THAT(user_error([&] {
                 write([&] {
                   EXPECT_EQ(entries(), 1);

@@ -35,7 +35,7 @@ std::atomic<int64_t> mappings = 0;
 
 }  // namespace
 
-// What the signal handler reads about a mapping. The handler may take no lock and call hardly any function.
+// What the signal handler knows about a mapping. A handler may take no lock and call hardly any function.
 struct WatchedFile {
   static constexpr uintptr_t unused = 0;
 
@@ -46,23 +46,24 @@ struct WatchedFile {
 
 namespace {
 
-// Watches are allocated in blocks, which are never freed. There are enough blocks for all mappings that Linux allows.
+// Entries of the table of mappings (watches) are allocated in blocks, which are never freed. There are enough blocks
+// for all mappings that Linux allows.
 using WatchBlock = std::array<WatchedFile, 1024>;
 std::array<std::atomic<WatchBlock*>, 64> watch_blocks = {};
 
-// The watches that no file has. Never destroyed, since static files may outlive it otherwise.
+// The entries that no file uses. Never destroyed, because static files may outlive it.
 struct UnusedWatches {
   std::mutex mutex;
   std::vector<WatchedFile*> watches;
-  size_t blocks = 0;  // that are allocated
+  size_t blocks = 0;  // number of allocated blocks
 };
 UnusedWatches& unused_watches() {
   static auto* const unused = new UnusedWatches;
   return *unused;
 }
 
-// Returns the watch of a file. Null if the process has more mappings than Linux allows by default; if that file is
-// truncated, the process dies of a bare SIGBUS.
+// Returns the entry of a file, or null if the process has more mappings than Linux allows by default. In that case the
+// process dies of a SIGBUS without a message if the file is truncated.
 WatchedFile* watch(const std::byte* data, size_t size, const std::string& path) {
   UnusedWatches& unused = unused_watches();
   const std::lock_guard lock(unused.mutex);
@@ -94,7 +95,7 @@ void forget(WatchedFile* file) {
 
 [[noreturn]] void end_for(const WatchedFile& file) {
   static std::atomic_flag is_told;
-  while (is_told.test_and_set()) ::pause();  // another thread was first, and ends the process
+  while (is_told.test_and_set()) ::pause();  // another thread prints the message and ends the process
   std::array<char, 512> message;
   char* end = message.data();
   for (const char* part : {"copus: error: ", file.name.data(),
@@ -117,7 +118,7 @@ extern "C" void handle_bus_error(int signal, siginfo_t* information, void* /*con
       if (begin != WatchedFile::unused && address >= begin && address < file.end) end_for(file);
     }
   }
-  // Returning repeats a fault, and with it the signal.
+  // Restores the default action. When the handler returns, the faulting access is repeated and raises the signal again.
   ::signal(signal, SIG_DFL);
   if (!is_fault) ::raise(signal);
 }

@@ -11,9 +11,8 @@ namespace copus {
 struct WatchedFile;
 
 // Maps a whole regular file for the lifetime of this object. Pages are read when they are first touched. If somebody
-// truncates the file, touching a missing page ends the process (see below), and the missing rest of the file's last
-// page reads as zeros. Linux allows a process 65,530 mappings, so a process with many mappings copies small files
-// instead.
+// truncates the file, the missing rest of its last page reads as zeros, and touching a missing page ends the process
+// (see below). Linux allows a process 65,530 mappings, so a process with many mappings copies small files instead.
 class MappedFile {
  public:
   // Throws UserError if `path` is missing, not a regular file, or cannot be read.
@@ -31,12 +30,12 @@ class MappedFile {
   std::string path_;
   std::unique_ptr<std::byte[]> copy_;  // empty: the file is mapped
   const std::byte* data_ = nullptr;
-  WatchedFile* watched_ = nullptr;  // tells the handler of SIGBUS which file a mapping is of
+  WatchedFile* watched_ = nullptr;  // tells the SIGBUS handler to which file a mapping belongs
   std::size_t size_ = 0;
 };
 
-// Makes the process end with exit code 2 and a message that names the file, instead of a bare SIGBUS, when it reads a
-// truncated mapped file. Any other SIGBUS has its previous effect.
+// If this process reads from a mapped file that was truncated, makes it end with exit code 2 and a message that names
+// the file, instead of a SIGBUS without a message. Any other SIGBUS has its previous effect.
 void tell_of_files_cut_short();
 
 }  // namespace copus

@@ -13,7 +13,7 @@ bool is_path_pattern(const std::string& path) { return path.find_first_of("*?[")
 
 std::vector<std::string> matching_paths(const std::string& pattern) {
   glob_t found{};
-  // A folder that does not exist has no files; one that cannot be read may have some.
+  // A folder that does not exist has no matches. A folder that cannot be read may have some, which is an error.
   const auto is_unreadable = [](const char* /*folder*/, int error) {
     return error != ENOENT && error != ENOTDIR ? 1 : 0;
   };

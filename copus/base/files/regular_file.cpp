@@ -29,13 +29,13 @@ std::string no_file(mode_t mode) {
 
 }  // namespace
 
-// Without O_NONBLOCK, opening a pipe would wait for its other end. Without O_NOCTTY, a terminal may become the
-// controlling terminal of this process.
+// O_NONBLOCK is needed because opening a pipe would wait for its other end, and O_NOCTTY because a terminal may
+// otherwise become the controlling terminal of this process.
 OpenedFile open_regular_file(const std::filesystem::path& path, int flags) {
   const int descriptor = checked_descriptor(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
   if (descriptor < 0) {
     const int error = errno;
-    // The error for a socket, and for a pipe without a reader.
+    // ENXIO is the error for a socket, and for a pipe without a reader.
     const bool is_no_file = error == ENXIO;
     return {.error_number = error,
             .error = is_no_file ? "it is a pipe, a socket or a device; expected a file" : system_words(error)};
@@ -66,8 +66,9 @@ bool is_file_locked(const std::filesystem::path& path) {
   return locked;
 }
 
-// A writer holds an exclusive lock, and a process that only checks holds a shared lock for a moment. Shared locks
-// exclude only exclusive locks, so a refused shared lock means that another process is the writer.
+// A writer holds an exclusive lock. A process that only checks (is_file_locked) holds a shared lock for a moment, which
+// can refuse the exclusive lock. So if a shared lock is refused too, another process is the writer; otherwise the lock
+// is tried again.
 bool lock_as_writer(int descriptor) {
   const auto is_refused = [descriptor](int kind) {
     return ::flock(descriptor, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -76,7 +77,7 @@ bool lock_as_writer(int descriptor) {
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
     if (!is_refused(LOCK_EX)) return true;
     if (is_refused(LOCK_SH)) return false;
-    ::flock(descriptor, LOCK_UN);  // not to block another process that waits like this one
+    ::flock(descriptor, LOCK_UN);  // release it, so that it does not block another process that is also waiting
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;

@@ -1,5 +1,5 @@
-// Opens files only if they are regular files. Opening a named pipe, a device or a socket may block forever. Their bytes
-// can also be read only once, but several ranks and a resumed run read the same file again.
+// Opens files only if they are regular files. Opening a named pipe, a device or a socket may block forever. Moreover,
+// their bytes can be read only once, but several ranks and a resumed run read the same file.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct OpenedFile {
 // Opens a file with these flags of open(2) and never blocks. Refuses everything but regular files.
 OpenedFile open_regular_file(const std::filesystem::path& path, int flags);
 
-// Why no file can be written at `path`, in words. Empty if `path` is a regular file or does not exist.
+// Why no file can be written at `path`, in words. Empty if `path` is a regular file or does not exist yet.
 std::string obstacle_to_file(const std::filesystem::path& path);
 
 // Returns whether `path` still names the open file. The file may have been deleted, moved or replaced. Returns true if

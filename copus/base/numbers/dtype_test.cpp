@@ -25,7 +25,7 @@ class NearestByTable {
       if (!std::isfinite(value)) break;
       values_.push_back(value);
     }
-    // The next value after the largest one, if the exponent went further. Numbers that round to it overflow.
+    // The value that would follow the largest one if the exponent had more range. Numbers that round to it overflow.
     values_.push_back(values_.back() + (values_.back() - values_[values_.size() - 2]));
   }
 

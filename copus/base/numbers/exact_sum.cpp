@@ -100,8 +100,8 @@ void ExactSum::add(double value) {
   words[2] += sign * static_cast<int64_t>(high >> digit_bits);
 }
 
-// Carries after each merge. The spare bits of a word are then needed only for the terms of one sum, and not for the
-// terms of all merged sums. The last digit keeps the sign.
+// Propagates carries after each merge. So a word's spare bits only have to suffice for the terms that are added to one
+// sum, however many sums are merged. The last digit keeps the sign.
 void ExactSum::add(const ExactSum& other) {
   for (int64_t i = 0; i < num_words; ++i) words_[i] += other.words_[i];
   for (int64_t i = 0; i + 1 < num_digits; ++i) {

@@ -1,7 +1,7 @@
-// Sums doubles so that the sum does not depend on the order of its terms. A norm then does not depend on which rank
-// holds which shard. The sum is a fixed-point number wide enough for every double (Kulisch's long accumulator) in
-// 32-bit digits, each kept in a signed 64-bit word. Carries are delayed, so two accumulators are merged by adding their
-// words, which is associative. Each merge carries once.
+// Sums doubles so that the sum does not depend on the order of its terms. So a norm does not depend on which rank holds
+// which shard. The sum is a fixed-point number that is wide enough for every double (Kulisch's long accumulator). It
+// has 32-bit digits, each in a signed 64-bit word. Carries are delayed, so two accumulators are merged by adding their
+// words, which is associative. Carries are propagated once per merge.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ class ExactSum {
   // Words for 2^-1074 .. 2^1024 in digits of 32 bits, for carries, and for the counts of +inf, -inf and NaN.
   static constexpr int64_t num_words = 72;
 
-  // Adds one term or another sum. A sum holds at most 2^30 terms added one by one, and any number of sums.
+  // Adds one term, or another sum. At most 2^30 terms may be added to a sum one by one, and any number of sums.
   void add(double value);
   void add(const ExactSum& other);
   // Adds the negated terms of `other`.
@@ -24,7 +24,7 @@ class ExactSum {
   double value() const;
 
   // The words, for a reduction over ranks: adding the words adds the sums. A reduction may add at most 2^30 sums, and
-  // add(const ExactSum&) must have been the last call on each.
+  // the last call on each sum must have been add(const ExactSum&).
   std::array<int64_t, num_words>& words() { return words_; }
   const std::array<int64_t, num_words>& words() const { return words_; }
 

@@ -47,7 +47,7 @@ double sum_by_expansion(const std::vector<double>& values) {
     high = before + part;
     const double low = part - (high - before);
     if (low == 0) continue;
-    // `low` was rounded away. If it is exactly half a unit, the sign of the next part decides the direction.
+    // `low` was lost in rounding. If it is exactly half a unit, the sign of the next part decides the direction.
     if (!parts.empty() && ((low < 0) == (parts.back() < 0))) {
       const double twice = 2 * low;
       const double candidate = high + twice;

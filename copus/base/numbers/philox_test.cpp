@@ -28,7 +28,7 @@ TEST(Philox, StreamKeysDiffer) {
   EXPECT_EQ(keys.size(), 10001u);
 }
 
-// Changing one of these values changes every model that is ever initialised.
+// If one of these values changes, every newly initialised model changes.
 TEST(Philox, ValuesArePinned) {
   EXPECT_EQ(stream_key(0, ""), 0xaebe53f85cdc3c4cULL);
   EXPECT_EQ(stream_key(1234, "model.embed_tokens.weight"), 0x447ffedb79237a60ULL);

@@ -23,7 +23,7 @@ struct Range {
   }
 };
 
-// Magnitudes that single precision represents well, far from the ends of its range.
+// Magnitudes far from the ends of single precision's range.
 inline constexpr Range<double> single_precision{1e-30, 1e30};
 
 // Puts a range into words: "at least 1", "greater than 0", "at least 0 and less than 1".
@@ -34,8 +34,8 @@ std::string describe(const Range<Number>& range) {
   return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
 }
 
-// Finds numbers in `range` that `works` accepts: the largest one that is at most `below`, and the smallest one that is
-// at least `above`. Returns none, one or both.
+// Finds the numbers in `range` that are nearest to a gap and that `works` accepts: the largest one that is at most
+// `below`, and the smallest one that is at least `above`. Returns none, one or both.
 template <class Works>
 std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
   std::vector<int64_t> found;

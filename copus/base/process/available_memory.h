@@ -10,11 +10,11 @@ namespace copus {
 // container's control group. Returns the largest number if the system reports neither.
 int64_t available_memory_bytes();
 
-// Returns the bytes that remain under a limit on this process' address space (ulimit -v), or the largest number without
-// a limit. Memory that is reserved but not used is subtracted from the limit too.
+// Returns the bytes that remain under the limit on this process' address space (ulimit -v), or the largest number
+// without a limit. Memory that is reserved but not used counts against the limit too.
 int64_t available_address_space_bytes();
 
-// The message for a user whose program cannot allocate: how much memory remained, and what to do.
+// The message to the user if the program cannot allocate memory: how much memory remained, and what to do.
 std::string lack_of_memory_message();
 
 }  // namespace copus

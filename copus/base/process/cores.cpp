@@ -37,7 +37,8 @@ int64_t default_threads(int64_t processes) {
   const std::string_view text = variable == nullptr ? "" : variable;
   int64_t threads = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
-  const bool is_number = error == std::errc() && (end == text.data() + text.size() || *end == ',');  // one per level
+  const bool is_number = error == std::errc() && (end == text.data() + text.size() ||
+                                                  *end == ',');  // a list has one number per level of nesting
   if (is_number && threads > 0 && allowed_threads.contains(threads)) return threads;
   return std::max<int64_t>(1, usable_cores() / processes);
 }

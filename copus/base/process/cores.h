@@ -13,9 +13,9 @@ namespace copus {
 // Counts the cores that this process may run on. A scheduler may have bound it to fewer cores than the machine has.
 int64_t cores_of_affinity();
 
-// Returns the number of cores with which this process may compute: the smaller of its affinity and its quota
-// (cpu_quota.h). A quota is rounded up: two threads use all of 1.5 cores, one thread wastes a third. `root` is the
-// folder that holds proc and sys.
+// Returns the number of cores with which this process should compute: the smaller of its affinity and its quota
+// (cpu_quota.h). A quota is rounded up, because one thread on a quota of 1.5 cores would waste a third of it. `root` is
+// the folder that contains proc and sys.
 int64_t usable_cores(const std::filesystem::path& root = "/");
 
 // Returns the default number of threads per process for a machine that runs `processes` processes: OMP_NUM_THREADS if
@@ -29,7 +29,7 @@ inline constexpr Range<int64_t> allowed_threads{0, int64_t{1} << 12};
 // could not start its threads. Throws UserError that says what to do and which limit would suffice.
 void require_threads(int64_t count);
 
-// The message for a user whose system refuses another thread: what to do.
+// The message to the user if the system refuses to start another thread; it says what to do.
 std::string_view lack_of_threads_message();
 
 // The limit on processes and threads, in words: " under ulimit -u 70". Empty without a limit.

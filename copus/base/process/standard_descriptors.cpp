@@ -7,13 +7,13 @@
 
 namespace copus {
 
-// Counts upwards, so that the lowest free number is the one to be opened.
+// Counts upwards: an opened file gets the lowest free descriptor, which is then the one that is closed.
 void open_standard_descriptors() {
   for (int number = STDIN_FILENO; number <= STDERR_FILENO; ++number) {
     if (::fcntl(number, F_GETFD) >= 0) continue;
     const int mode = number == STDIN_FILENO ? O_RDONLY : O_WRONLY;
     if (::open("/dev/null", mode) >= 0) continue;
-    ::open("/", O_PATH);  // without a null device: reads and writes fail
+    ::open("/", O_PATH);  // if there is no null device: a descriptor whose reads and writes fail
   }
 }
 

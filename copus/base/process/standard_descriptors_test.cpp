@@ -18,7 +18,7 @@ dev_t device_of(int descriptor) {
   return ::fstat(descriptor, &status) == 0 ? status.st_rdev : 0;
 }
 
-// Closes the descriptors whose bits are set and restores them.
+// Closes the descriptors whose bits are set; the destructor restores them.
 class ClosedDescriptors {
  public:
   explicit ClosedDescriptors(int bits) {

@@ -17,8 +17,9 @@
 
 namespace copus {
 
-// Whether this build uses AddressSanitizer. It takes terabytes of address space, so tests cannot limit that. Nor can
-// they limit descriptors, because UndefinedBehaviorSanitizer, which comes with it, takes some.
+// Whether this build uses AddressSanitizer. It takes terabytes of address space, so tests cannot limit address space.
+// They cannot limit descriptors either: builds with AddressSanitizer also use UndefinedBehaviorSanitizer, which takes
+// some.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool under_address_sanitizer = true;
 #elif defined(__has_feature)
@@ -70,8 +71,8 @@ inline std::string deep_json() {
   return std::string(depth, '[') + std::string(depth, ']');
 }
 
-// While this lives, files of this process cannot grow beyond `bytes`: the last write is truncated or refused, as on a
-// full disk. Meant for child processes, because the limit covers the test's own output too.
+// While this object lives, files of this process cannot grow beyond `bytes`: the last write is truncated or refused, as
+// on a full disk. Use it in child processes, because the limit covers the test's own output too.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

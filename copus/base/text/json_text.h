@@ -1,5 +1,5 @@
-// Reads and writes JSON as text. JSON from other programs may hold anything. Our own JSON may hold names, paths and
-// table cells that are not UTF-8, although JSON must be UTF-8. Including this header requires linking the JSON library.
+// Reads and writes JSON as text. JSON from other programs may hold anything. Our own JSON may get names, paths and
+// table cells that are not UTF-8, although JSON must be UTF-8. Users of this header must link the JSON library.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace copus {
 // text of nothing but brackets would overflow the stack. None of our files, nor Hugging Face's, nests deeper than 8.
 inline constexpr int deepest_json = 64;
 
-// Tells whether arrays and objects nest deeper than deepest_json, for callers that do not parse by parse_json.
+// Returns whether arrays and objects nest deeper than deepest_json, for callers that do not use parse_json.
 bool nests_too_deeply(std::string_view json);
 
 // Parses a text. The value is discarded (nlohmann's is_discarded) if the text is not JSON, nests too deeply, or has a
 // number beyond the range of double precision. Does not throw.
 nlohmann::json parse_json(std::string_view text);
 
-// Returns whether some object of the text has a name twice. In this case `parsed`, the library's value of the text, has
-// fewer names than the text.
+// Returns whether some object of the text has a name twice. `parsed` is the library's value of the text; if a name
+// repeats, this value has fewer names than the text.
 bool repeats_names(std::string_view json, const nlohmann::json& parsed);
 
 // Finds a name that occurs twice in one object. JSON allows this, and the library silently keeps the last value. If the

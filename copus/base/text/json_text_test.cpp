@@ -28,7 +28,7 @@ TEST(JsonText, RefusesDeepNestingBeforeAValueIsMade) {
   EXPECT_TRUE(nests_too_deeply(objects));
 }
 
-// Brackets within strings do not nest, whatever precedes them.
+// Brackets within strings do not count as nesting, whatever precedes them.
 TEST(JsonText, DoesNotCountWhatStandsInStrings) {
   const std::string brackets(1000, '[');
   EXPECT_EQ(parse_json("[\"" + brackets + "\"]").at(0), brackets);

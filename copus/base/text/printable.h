@@ -8,8 +8,8 @@
 namespace copus {
 
 // Returns the text with control characters, characters that change the writing direction, and invalid UTF-8 as escapes:
-// "\x1b", "\u202e". Tabs stay. Line breaks stay too, because some of our messages have several lines, but later lines
-// are indented by two spaces: no name can then look like the beginning of another message.
+// "\x1b", "\u202e". Tabs and line breaks stay, because some of our messages have several lines. Lines after the first
+// are indented by two spaces, so that a name in a file cannot look like the beginning of another message.
 std::string printable(std::string_view text);
 
 // The same for text that is printed by itself, such as a model's output: its lines are not indented.

@@ -6,7 +6,7 @@ namespace copus {
 
 namespace {
 
-// A "~" or "=" is special to a shell in some places, so neither is among these.
+// Excludes "~" and "=", which are special to a shell in some positions.
 bool needs_no_quotes(char letter) {
   constexpr std::string_view others = "_-./:,+@%";
   return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
@@ -21,7 +21,7 @@ std::string in_quotes(std::string_view text) {
   return word + "'";
 }
 
-// The text as a printf format without control characters.
+// The text as a format for printf, with control characters escaped.
 std::string format_of(std::string_view text) {
   std::string format;
   for (const char letter : text) {

@@ -6,8 +6,9 @@
 
 namespace copus {
 
-// Returns the text as one word of a POSIX shell on one line, quoted if needed. Control characters become a call of
-// printf. A newline at the end is kept, although command substitution would drop it.
+// Returns the text as one word of a POSIX shell, on one line and quoted if needed. A text with control characters
+// becomes a command substitution that calls printf. A newline at the end is preserved, although command substitution
+// drops it.
 std::string shell_word(std::string_view text);
 
 }  // namespace copus

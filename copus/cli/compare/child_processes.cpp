@@ -30,7 +30,7 @@ constexpr int cannot_execute = 127;
   ::open("/dev/null", O_RDONLY);  // takes the lowest free number, that of stdin
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
-  ::signal(SIGINT, SIG_DFL);  // a shell makes background programs ignore it; this process forwards it
+  ::signal(SIGINT, SIG_DFL);  // a shell makes background programs ignore SIGINT, but this child must receive it
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   ::execv(program, arguments);
   ::_exit(cannot_execute);
@@ -50,7 +50,7 @@ ChildProcesses::ChildProcesses() {
 ChildProcesses::~ChildProcesses() {
   send(SIGKILL);
   for (const auto& [pid, number] : running_) ::waitpid(pid, nullptr, 0);
-  // Discards signals that came too late to be reported, so that they do not end this process after its last message.
+  // Discards signals that came too late to be reported, so that they do not end this process at once.
   const timespec at_once{};
   while (::sigtimedwait(&taken_, nullptr, &at_once) > 0) {
   }

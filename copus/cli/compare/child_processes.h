@@ -1,4 +1,4 @@
-// Runs several processes of this program at the same time, which end with the process that started them.
+// Runs several processes of this program at the same time. They end with the process that started them.
 #pragma once
 
 #include <signal.h>  // sigset_t, which <csignal> need not declare
@@ -15,13 +15,13 @@ namespace copus {
 class ChildProcesses {
  public:
   struct News {
-    size_t ended = 0;   // number that start() returned for the process, unless a signal came
+    size_t ended = 0;   // the ended process' number, as returned by start(); unused if a signal came
     int exit_code = 0;  // its exit code; 128 + the signal's number if a signal ended it
-    int signal = 0;     // the stop signal sent to this process; 0: none
+    int signal = 0;     // the stop signal that this process received; 0: none
   };
 
-  // From now on stop signals are only reported as News and have no other effect. The process must have no other
-  // threads, because these would receive the signals.
+  // From now on, stop signals are only reported as News and have no other effect. The process must have no other
+  // threads, because they would receive the signals.
   ChildProcesses();
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;

@@ -66,7 +66,8 @@ bool is_done(const ExperimentDirectory& directory, const ExperimentRun& run) {
   return directory.state(run) == ExperimentRunState::done;
 }
 
-// The known runs of an experiment. Runs to compare are included only when all screening runs are done.
+// The runs of an experiment that are known so far. Which runs will be compared is known only when all screening runs
+// are done.
 std::vector<ExperimentRun> known_runs(const ExperimentDirectory& directory) {
   const Experiment& experiment = directory.experiment();
   std::vector<ExperimentRun> runs = screening_runs(experiment);
@@ -113,7 +114,7 @@ int list_runs(const ExperimentDirectory& directory, const CompareOptions& option
   return 0;
 }
 
-// Prints how the comparison stopped and how to resume it. Returns the exit code.
+// Tells the user that the comparison was stopped and how to resume it. Returns the exit code.
 int say_how_to_go_on(int signal, const CompareOptions& options) {
   std::cerr << "Stopped. The same command goes on: " << shell_word(options.program) << " compare "
             << shell_word(options.experiment)
@@ -189,7 +190,7 @@ void add_compare(CLI::App& program, CommandAction& action) {
   command.callback([options, &program, &action] {
     options->program = program.get_name();
     action = [options] {
-      std::signal(SIGPIPE, SIG_IGN);  // so that it continues when nobody reads its output any more
+      std::signal(SIGPIPE, SIG_IGN);  // so that the comparison continues when nobody reads its output any more
       return run_compare(*options);
     };
   });

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The time in which a process must end after its parent has died.
+// How long to wait for a process to end whose parent has died.
 constexpr std::chrono::seconds patience(10);
 constexpr std::chrono::milliseconds between_looks(20);
 
@@ -33,8 +33,8 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Returns whether an interrupted run may be resumed. Times on this machine's clocks vary in any case, and an
-// interruption does not change times on the modelled clock.
+// Returns whether an interrupted run may be resumed: on clocks whose times an interruption does not change (the
+// modelled clock), or whose times vary between runs anyway (this machine's clocks).
 bool may_go_on(const RunConfig& config) {
   return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall ||
          config.cluster.is_modelled();
@@ -232,8 +232,8 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
   RunConfig config = config_of(run);
   keep_mask_of_earlier_runs(config);
   if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run, config).empty()) {
-    // If all checkpoints of a run are damaged, the run does not begin again over them: `copus train` refuses and names
-    // them.
+    // If all checkpoints of a run are damaged, the run is not restarted, which would overwrite them. Instead `copus
+    // train` refuses to start and names them.
     const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");
     if (newest.checkpoint || !newest.damage.empty()) return {"train", "--resume", "--run-dir", directory.string()};
   }

@@ -26,8 +26,8 @@ enum class ExperimentRunState { to_do, interrupted, done };
 
 class ExperimentDirectory {
  public:
-  // `text` is the content of the experiment's file, `source` its name in messages, and `base_text` the content of its
-  // base configuration.
+  // `text` is the content of the experiment's file, and `source` is its name in messages. `base_text` is the content of
+  // its base configuration.
   ExperimentDirectory(std::filesystem::path directory, std::string source, std::string text, std::string base_text);
 
   const Experiment& experiment() const { return experiment_; }
@@ -39,17 +39,17 @@ class ExperimentDirectory {
   // Throws UserError if the directory holds something other than an experiment.
   void check_place() const;
 
-  // Throws UserError if finished runs do not match this experiment: their settings differ, their arm or seed is gone,
-  // or the experiment now compares other quantities than it recorded before these runs. Also throws UserError if an arm
-  // joins a group for screening although the arm already has a finished run with a seed that is compared.
+  // Throws UserError if finished runs do not fit this experiment: their settings differ, their arm or seed was removed,
+  // or what is compared (targets, reference, screening seeds, ...) has changed since they finished. Also throws
+  // UserError if a new arm joins a screening group in which an arm has already finished a run on a comparison seed.
   void check_runs() const;
 
   // Writes experiment.toml.
   void record() const;
 
   // Prepares a run and returns the arguments of its process, which resumes from the run's checkpoint or starts from the
-  // beginning. Runs on the virtual clock always start anew, because their times would depend on where they were
-  // interrupted. Throws UserError if a process still writes into the run's directory.
+  // beginning. Runs on the virtual clock always restart, because an interruption would change their times. Throws
+  // UserError if another process is still writing into the run's directory.
   std::vector<std::string> prepare(const ExperimentRun& run) const;
 
   // Records how long a finished run took, in seconds of wall-clock time, and deletes its checkpoints.
@@ -60,13 +60,13 @@ class ExperimentDirectory {
   const ExperimentArm* find_arm(const std::string& name) const;
   bool has(const ExperimentRun& run) const;
   RunConfig config_of(const ExperimentRun& run) const;
-  // Returns the configuration with which a run began, or last began anew.
+  // Returns the configuration with which a run was last started from its beginning.
   RunConfig begun_config(const ExperimentRun& run) const;
-  // Lists the keys in which a started run differs from this configuration.
+  // Lists the keys whose values in a started run differ from those in `wanted`.
   std::vector<std::string> changes_of(const ExperimentRun& run, RunConfig wanted) const;
   std::vector<ExperimentRun> runs_in(ExperimentRunState state) const;
-  // Gives the configuration of a run to do the value of data.mask_across_documents that the finished runs have, or if
-  // there are none, the interrupted runs. Throws UserError if they disagree.
+  // Sets data.mask_across_documents in the configuration of the next run to its value in the finished runs or, if there
+  // are none, in the interrupted runs. Throws UserError if these runs disagree.
   void keep_mask_of_earlier_runs(RunConfig& config) const;
   void check_what_was_written_down(const Experiment& then) const;
   void check_groups(const Experiment& then, const std::vector<ExperimentRun>& done) const;

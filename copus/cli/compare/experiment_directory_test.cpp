@@ -122,7 +122,8 @@ TEST(ExperimentDirectory, WhatARunFoundInItsDataIsNoChange) {
               HasSubstr("data.mask_across_documents"));
 }
 
-// Replaces data.mask_across_documents in the files of a started run; empty: as before there was this setting.
+// Sets data.mask_across_documents in the files of a started run. An empty `mask` removes the key, as in runs from
+// before this setting existed.
 void set_mask(const ExperimentDirectory& directory, const ExperimentRun& run, std::optional<bool> mask) {
   const std::filesystem::path path = directory.run_directory(run) / "config.toml";
   RunConfig begun = parse_run_config(read_text_file(path), path.string());
@@ -130,7 +131,7 @@ void set_mask(const ExperimentDirectory& directory, const ExperimentRun& run, st
   write_file_durably(path, to_toml(begun));
 }
 
-// The value in the configuration of a run that begins from its beginning.
+// The value of the setting in the configuration of a run that starts from its beginning.
 std::optional<bool> mask_to_begin_with(const ExperimentDirectory& directory, const ExperimentRun& run) {
   const std::string path = directory.prepare(run).at(1);
   return parse_run_config(read_text_file(path), path).data.mask_across_documents;

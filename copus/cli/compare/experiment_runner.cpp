@@ -110,7 +110,7 @@ int ExperimentRunner::run(const std::vector<ExperimentRun>& runs) {
   queue_.clear();
   for (const ExperimentRun& run : runs) {
     if (directory_.state(run) == ExperimentRunState::done) {
-      directory_.conclude(run, std::nullopt);  // its process may have been killed before it concluded the run
+      directory_.conclude(run, std::nullopt);  // a process killed earlier may not have called this
     } else if (!has_failed(run)) {
       queue_.push_back(run);
     }
@@ -127,7 +127,7 @@ int ExperimentRunner::run(const std::vector<ExperimentRun>& runs) {
     const ChildProcesses::News news = processes_.wait();
     if (news.signal != 0) {
       if (stopped_by != 0 && is_notice(news.signal)) continue;
-      if (stopped_by != 0) break;  // the second signal: kills what still runs
+      if (stopped_by != 0) break;  // the second signal: processes that still run will be killed
       stopped_by = news.signal;
       say_("Stopping: runs write a checkpoint where they can go on from one.");
       stop();
@@ -156,7 +156,7 @@ void ExperimentRunner::stop() {
 
 void ExperimentRunner::handle_end(const Started& started, int exit_code) {
   const ExperimentRun& run = started.run;
-  if (directory_.state(run) == ExperimentRunState::done) {  // also if it was killed after its last output
+  if (directory_.state(run) == ExperimentRunState::done) {  // also if the process was killed after its last output
     note_done(started);
     return;
   }

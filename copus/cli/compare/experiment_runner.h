@@ -1,5 +1,5 @@
-// Runs an experiment, several runs at the same time: seed by seed, and for each seed arm by arm. This order spreads
-// changes of the machine's speed over all arms.
+// Runs an experiment, several runs at the same time. All arms of one seed run before the next seed, so that changes of
+// the machine's speed affect all arms alike.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace copus {
 
-// Return the screening runs of all arms in groups, and the runs to compare. A group contributes only the runs of its
-// arm in `choices` to the comparison. A group without an entry in `choices`, or without a chosen arm, contributes none.
+// The first function returns the screening runs: those of all arms that are in a group. The second returns the runs to
+// compare, in which each group is represented by its arm in `choices`. A group without a chosen arm contributes no run.
 std::vector<ExperimentRun> screening_runs(const Experiment& experiment);
 std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::vector<GroupChoice>& choices);
 
 // The number of runs of the whole experiment.
 size_t count_runs(const Experiment& experiment);
 
-// Returns an estimate of the wall-clock seconds for `left` runs, and for `unknown` further runs whose arm is not chosen
-// yet, with `jobs` runs at a time. The estimate uses the times of finished runs of the same arm or, if there are none,
-// of all arms. Empty if no run has finished.
+// Estimates the wall-clock seconds for `left` runs, and for `unknown` further runs whose arm is not chosen yet, with
+// `jobs` runs at a time. Uses the times of finished runs of the same arm or, if there are none, of all arms. Returns
+// nothing if no run has finished.
 std::optional<double> estimate_seconds(const ExperimentDirectory& directory, const std::vector<ExperimentRun>& left,
                                        size_t unknown, int64_t jobs);
 
@@ -33,12 +33,12 @@ class ExperimentRunner {
  public:
   using Say = std::function<void(const std::string& line)>;
 
-  // `say` is called with a line for people when a run begins or ends.
+  // `say` is called with a line for the user when a run begins or ends.
   ExperimentRunner(const ExperimentDirectory& directory, int64_t jobs, Say say);
 
-  // Executes the runs that are not done yet. Returns the signal that stopped it, or 0. A run that ends early after it
-  // has trained is counted as failed, and the others continue. A run that ends before its first step must have wrong
-  // inputs. Then the other runs are asked to stop, and run() throws UserError.
+  // Executes the runs that are not done yet. Returns the signal that stopped it, or 0. If a run fails after its first
+  // step, it is counted as failed, and the others continue. If a run fails before its first step, its inputs must be
+  // wrong: the other runs are asked to stop, and run() throws UserError.
   int run(const std::vector<ExperimentRun>& runs);
 
   // Runs that failed so far.

@@ -39,7 +39,7 @@ struct GenerateOptions {
   Sampling sampling;
 };
 
-// What a checkpoint records about its training: whether tokens are bytes, and the model's context length.
+// What a checkpoint records about its training: whether tokens are bytes, and the context length.
 struct TrainedOn {
   bool bytes;
   int64_t context;
@@ -65,7 +65,8 @@ std::unique_ptr<TokenText> text_of_tokens(const GenerateOptions& options, const 
              ": name it by --tokenizer DIR, a folder with its tokenizer.json, or give and read token ids: ", "--ids"));
 }
 
-// Returns the initial tokens. Without a prompt this is the end of a document, after which a new one starts.
+// Returns the initial tokens. Without a prompt, this is only the token that ends a document, so that the model begins a
+// new one.
 std::vector<int64_t> first_tokens(const GenerateOptions& options, TokenText& text, int64_t vocab_size) {
   std::vector<int64_t> tokens = text.encode(options.prompt);
   if (tokens.empty()) {
@@ -104,7 +105,7 @@ int generate(const GenerateOptions& options) {
   std::cout.flush();
   std::vector<float> logits(model.description().vocab_size);
   std::optional<KeyValueCache> cache;
-  std::vector<int64_t> unseen;  // not in the cache yet
+  std::vector<int64_t> unseen;  // tokens that are not in the key-value cache yet
   // On a terminal the text itself shows the progress.
   std::optional<CommandProgress> progress;
   if (!is_terminal) progress.emplace("tokens", options.tokens);
@@ -112,7 +113,8 @@ int generate(const GenerateOptions& options) {
     if (progress) progress->show(produced);
     const bool full = cache && cache->length() + 1 > context;
     if (!cache || full) {
-      // The model cannot use positions beyond those of training, so it continues from the latter half of its context.
+      // The model cannot use positions beyond its training context. When the context is full, only its latter half is
+      // kept.
       const auto size = static_cast<int64_t>(tokens.size());
       const int64_t kept = std::min(size, full ? std::max<int64_t>(1, context / 2) : context);
       unseen.assign(tokens.end() - kept, tokens.end());

@@ -12,8 +12,8 @@ struct Sampling {
   uint64_t seed = 0;
 };
 
-// Draws the token at `position` of a text from softmax(logits / temperature): a pure function of its arguments. Of
-// tokens with equal logits, smaller ids rank first. At least one logit must be finite.
+// Draws the token at `position` of a text from softmax(logits / temperature). The result depends only on the arguments.
+// Among tokens with equal logits, smaller ids rank first. At least one logit must be finite.
 int64_t sample_token(std::span<const float> logits, const Sampling& sampling, uint64_t position);
 
 }  // namespace copus

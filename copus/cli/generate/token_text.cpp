@@ -24,7 +24,7 @@ std::vector<int64_t> ByteText::encode(const std::string& text) {
 
 std::optional<int64_t> ByteText::end_of_document() const { return byte_behind_a_document; }
 
-// The vocabulary of a byte model may be larger; its tokens above 255 have no meaning.
+// The vocabulary of a byte model may be larger than 256; tokens above 255 have no meaning and give no text.
 std::string ByteText::add(int64_t token) {
   return utf8_.add(static_cast<uint8_t>(std::min<int64_t>(token, byte_behind_a_document)));
 }

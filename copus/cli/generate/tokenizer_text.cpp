@@ -44,8 +44,8 @@ std::string in_seconds(std::chrono::milliseconds time) {
   return concat(std::chrono::duration<double>(time).count(), " s");
 }
 
-// Starts a process whose input and output are `socket`. -P prevents imports from the current folder. Returns an error
-// number, or 0.
+// Starts a Python process whose input and output are `socket`. Its option -P prevents imports from the current folder.
+// Returns an error number, or 0.
 int spawn_python(const std::string& python, const std::string& file, int socket, pid_t& process) {
   std::array<std::string, 5> texts = {python, "-P", "-c", tokenizer_process_py, file};
   std::array<char*, texts.size() + 1> arguments{};
@@ -105,7 +105,7 @@ std::optional<std::string> TokenizerText::start(const std::string& python) {
   return concat("it ended at once, or gave no answer within ", in_seconds(longest_answer_));
 }
 
-// Kills the process, because a hanging one would not end at the end of its input. It has nothing to lose.
+// Kills the process: a hanging process would not end when its input ends, and the process has nothing to save.
 void TokenizerText::stop() {
   if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   if (process_ <= 0) return;

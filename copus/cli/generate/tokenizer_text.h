@@ -17,17 +17,17 @@ namespace copus {
 
 class TokenizerText final : public TokenText {
  public:
-  // Starts the process. `place` is a tokenizer.json or its folder. Tries two Pythons: the Python of the clone around
-  // the program's folder, and the Python in PATH. Throws UserError if the file is missing or damaged, or if neither
-  // Python has the package. A process that gives no answer for `longest_answer` is treated as ended; reading a large
-  // tokenizer takes seconds.
+  // Starts the process. `place` is a tokenizer.json or the folder that contains it. Tries two Pythons: the one in the
+  // virtual environment of the source tree that contains this program, and the one in PATH. Throws UserError if the
+  // file is missing or damaged, or if neither Python has the package. If the process gives no answer for
+  // `longest_answer`, it is treated as ended; reading a large tokenizer takes seconds.
   explicit TokenizerText(const std::filesystem::path& place,
                          std::chrono::milliseconds longest_answer = std::chrono::minutes(2));
   TokenizerText(const TokenizerText&) = delete;
   TokenizerText& operator=(const TokenizerText&) = delete;
   ~TokenizerText() override { stop(); }
 
-  // Returns the text's own tokens, as in training data: no token is added before or after them.
+  // Returns only the text's tokens, as in training data: no special token is added before or after them.
   std::vector<int64_t> encode(const std::string& text) override;
   std::optional<int64_t> end_of_document() const override { return end_of_document_; }
   std::string add(int64_t token) override;
@@ -38,7 +38,7 @@ class TokenizerText final : public TokenText {
   std::chrono::milliseconds longest_answer_;
   pid_t process_ = -1;
   int socket_ = -1;
-  std::string received_;  // received after the last answer
+  std::string received_;  // bytes received after the last complete answer
   std::optional<int64_t> end_of_document_;
 
   // Starts the process with this Python. Returns why it cannot be used, or nothing on success.

@@ -27,7 +27,7 @@ class TokenizerTextTest : public testing::Test {
   }
   ~TokenizerTextTest() override { ::setenv("PATH", path_before_.c_str(), 1); }
 
-  // Puts a python3 first in PATH that prints `greeting`, and then reads and prints nothing forever.
+  // Puts a python3 first in PATH that prints `greeting`, and afterwards neither reads nor prints anything.
   void hang_behind(const std::string& greeting) const {
     const std::filesystem::path python = folder_.path() / "python3";
     write_file_durably(python, concat("#!/bin/sh\necho $$ >'", (folder_.path() / "process").string(), "'\n", greeting,

@@ -1,5 +1,5 @@
-// `copus calibrate`: measures the statistical efficiency of batches for a model, its data and its learning rate, by
-// training short branches from a run's checkpoint. The result is a value for noise_scale.calibration.
+// `copus calibrate`: measures the statistical efficiency of batch sizes for a model, its data and its learning rate. It
+// trains short branches from a run's checkpoint. The result is a value for noise_scale.calibration.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -40,11 +40,11 @@ namespace fs = std::filesystem;
 
 constexpr int64_t most_repetitions = 8;
 
-// The number of batches, and their sequences, for measuring the noise scale at the checkpoint.
+// The number of batches, and the sequences in each, with which the noise scale at the checkpoint is measured.
 constexpr int64_t noise_batches = 16, noise_batch = 64;
 
-// Few branches may agree by chance, so no critical batch gets a smaller deviation than this.
-constexpr double smallest_deviation = 0.05;  // of its logarithm
+// The smallest standard deviation of ln(critical batch) that is reported: a few branches may agree by chance.
+constexpr double smallest_deviation = 0.05;
 
 struct CalibrateOptions {
   std::string run;
@@ -104,13 +104,14 @@ class Calibration {
     const NoiseScale noise = measure_noise();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     measure_speed();
-    // Measures again before refusing, because the machine may have been busy only for a moment.
+    // Before the command refuses, the speed is measured again, because the machine may have been busy only for a
+    // moment.
     for (int again = 0; again < 2 && needs_more_than(end - monotonic_seconds()); ++again) measure_speed();
     if (stop_.reason(0) != StopReason::none) return interrupted();
     announce(end - monotonic_seconds());
     create_directories_durably(file.parent_path());
     BranchLog log(file);
-    done_ = read_branch_log(file);  // the log is locked now
+    done_ = read_branch_log(file);  // no other process can write the log from here on
     for (const BranchOutcome& planned : plan_.branches) {
       if (is_done(planned)) continue;
       const double seconds = predicted_seconds(planned.samples);
@@ -150,7 +151,8 @@ class Calibration {
     return train_branch(config_, checkpoint_, branch, dataset_, device_, [this] { return stop_.reason(0); });
   }
 
-  // Times two short branches. The difference is the time of training; the rest is the overhead of each branch.
+  // Times two short branches of different lengths. The difference gives the time of training; the rest is the overhead
+  // of each branch.
   void measure_speed() {
     const auto seconds_of = [&](int64_t updates) {
       const double start = monotonic_seconds();
@@ -168,7 +170,7 @@ class Calibration {
   }
   double predicted_seconds(double samples) const { return seconds_per_branch_ + samples * seconds_per_sample_; }
 
-  // Returns the predicted time of those branches among the first `count` that have not run.
+  // Returns the predicted time of the first `count` branches, without those that have already run.
   double predicted_seconds_of_first(int64_t count) const {
     double seconds = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -266,8 +268,8 @@ class Calibration {
     return 0;
   }
 
-  // Returns the critical batch at this checkpoint; empty if the branches only bound it. The value excludes the limit by
-  // noise_scale.critical_updates, because a run that reads the value applies this limit itself.
+  // Returns the critical batch at this checkpoint; nothing if the branches give only a bound. The limit
+  // noise_scale.critical_updates is not applied to the result, because a run that reads it applies this limit itself.
   std::optional<MeasuredCriticalBatch> measured_by(const CalibrationReport& report) const {
     const std::optional<double> deviation = log_deviation(report.fit.calibration);
     if (!deviation) return std::nullopt;
@@ -279,7 +281,8 @@ class Calibration {
                                  .deviation = std::max(smallest_deviation, *deviation)};
   }
 
-  // Returns the critical batches of the run's other checkpoints that the file holds, and this one, if there is one.
+  // Returns the critical batches at the run's other checkpoints, from the file, together with the one measured here, if
+  // any.
   static std::vector<MeasuredCriticalBatch> critical_batches_with(const std::optional<MeasuredCriticalBatch>& latest,
                                                                   const fs::path& file) {
     std::vector<MeasuredCriticalBatch> all;

@@ -12,16 +12,18 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// Lengths of the ladder's rungs, in eighths of a branch of the largest batch. Branches of smaller batches also end at
-// rungs. The highest rung is longer than the branches. Even if noise makes a batch appear more efficient than the
-// reference batch, its loss is therefore within the ladder.
+// The ladder is a set of branches in the reference batch, its rungs, with different numbers of samples: these, in
+// eighths of a branch of the largest batch. Branches of other batches end at rungs too. The highest rung is longer than
+// all of them, so that a branch's loss lies within the ladder even if noise makes its batch appear more efficient than
+// the reference batch.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
 
-// Returns the number of samples of a branch. A branch of the largest batch has fewest_updates updates. Branches of
-// smaller batches have half as many samples, which keeps the calibration short and gives them at least as many updates.
+// Returns the number of samples of a branch. A branch of the largest batch has fewest_updates updates. A branch of a
+// smaller batch has half as many samples, which keeps the calibration short, and still has at least fewest_updates
+// updates.
 int64_t samples_at(int64_t multiple, int64_t reference_batch) {
   return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
 }

@@ -20,7 +20,8 @@ TEST(CalibrationPlan, NoBranchHasFewerThan32UpdatesAndEachRunsOnce) {
   EXPECT_EQ(std::ssize(plan.branches), 4 * (5 + 3 + 6));
 }
 
-// Wherever the list is cut after the needed branches, the ladder of each branch's repetition comes before the branch.
+// However many of the branches after the needed ones run, each branch comes after its repetition's ladder (the branches
+// in the reference batch with which it is compared).
 TEST(CalibrationPlan, TheLadderComesFirst) {
   const CalibrationPlan plan = plan_calibration(8, 3);
   std::map<int64_t, int> rungs;

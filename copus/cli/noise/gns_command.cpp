@@ -1,4 +1,5 @@
-// `copus gns`: measures the gradient noise scale of a stored model, as the reference for what training logs.
+// `copus gns`: measures the gradient noise scale of a stored model. It is the reference for the noise scale that
+// training logs.
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -32,7 +33,7 @@ struct GnsOptions {
   std::string checkpoint;
   std::string model;
   std::string data;
-  int64_t sequence_length = 0;  // 0: as in the run
+  int64_t sequence_length = 0;  // 0: that of the run
   std::optional<uint64_t> seed;
   int64_t batches = 32;
   int64_t large_batch = 64;
@@ -45,7 +46,7 @@ struct GnsOptions {
 // The largest vocabulary of a byte model: 256 bytes, a few special tokens, and padding. A larger one needs a tokenizer.
 constexpr int64_t largest_byte_vocabulary = 512;
 
-// The samples to measure on.
+// The samples on which the noise scale is measured.
 struct Samples {
   Dataset dataset;
   int64_t sequence_length;
@@ -67,7 +68,7 @@ void check_sequence_length(int64_t sequence_length, const ModelDescription& mode
                          model.max_position_embeddings, "); give shorter sequences"));
 }
 
-// Opens the samples of --data, in an order of its own.
+// Opens the samples of --data, shuffled independently of any run.
 Samples open_samples_of_model(const GnsOptions& options, const StoredModel& model) {
   DataConfig data;
   data.train = {{.path = options.data, .weight = 1}};

@@ -31,8 +31,8 @@ int64_t batch(std::string_view text, std::string_view number) {
   return value;
 }
 
-// Refuses numbers that exceed those of any current device, because their unit must be wrong, and a matmul rate above
-// the data sheet's peak.
+// Refuses (a) numbers beyond those of any current device, whose unit must be wrong, and (b) a matmul rate above the
+// data sheet's peak.
 void check_is_possible(const ClusterDescription& cluster, const std::string& cluster_name) {
   const Device& device = cluster.device;
   const auto refuse = [&](const char* key, double value, const std::string& expected) {
@@ -57,8 +57,7 @@ void check_is_possible(const ClusterDescription& cluster, const std::string& clu
   at_most("within_node.latency_microseconds", cluster.within_node.latency_seconds / micro, most_microseconds);
   at_most("between_nodes.latency_microseconds", cluster.between_nodes.latency_seconds / micro, most_microseconds);
   // Refuses values that are a thousand times too small because of a wrong unit. Real devices compute 5 to 600
-  // operations for each byte that their memory moves, and up to 10,000 operations per second for each byte that their
-  // memory holds.
+  // operations per byte that their memory can move, and up to 10,000 operations per second per byte of memory capacity.
   const auto at_least = [&](const char* key, double value, double least, const char* beside) {
     if (value > 0 && value < least)
       refuse(key, value, concat("at least ", format_number("%.6g", least), " beside ", beside));

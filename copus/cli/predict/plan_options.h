@@ -19,7 +19,7 @@ namespace copus {
 // considers.
 std::vector<int64_t> parse_global_batches(std::string_view text);
 
-// Adds a batch to those of a plan unless it is there already. The batches stay in ascending order.
+// Inserts a batch, unless it is already there, into a plan's batches, which stay in ascending order.
 void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
 
 // Reads a number of tokens, also for --tokens of `copus simulate`: "1T", "300B", "2.5M", "15e12". Throws UserError for
@@ -30,23 +30,24 @@ int64_t parse_tokens(std::string_view text);
 // neither --gpus nor the cluster gives a number, or if the cluster has fewer GPUs.
 int64_t number_of_gpus(const ClusterDescription& cluster, const std::string& cluster_name, int64_t asked);
 
-// Checks that the description gives the speed of the cluster's devices. Throws UserError otherwise.
+// Throws UserError unless the description gives the speed of the cluster's devices.
 void check_can_be_planned(const ClusterDescription& cluster, const std::string& cluster_name);
 
-// Checks that the file is an .svg or .html and that there are several batches to draw. Throws UserError otherwise.
+// Throws UserError unless the file is an .svg or .html and there are several batches to draw.
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
 
-// Finds the program that --system names. Throws UserError for an unknown name, suggesting the nearest, and for options
-// that only Copus supports: a precision other than bf16, and a profile, which Copus measured.
+// Returns the program that --system names. Throws UserError for an unknown name, with the nearest known name, and for
+// another program than Copus with options that only Copus supports: a precision other than bf16, or a profile, which is
+// always measured with Copus.
 PlannedSystem planned_system(const std::string& name, const std::string& precision,
                              const std::filesystem::path& profile);
 
-// Throws UserError: the program cannot run with, or is not described for, the value of `option`.
+// Throws the UserError that the program cannot run with this value of `option`, or is not described for it.
 [[noreturn]] void refuse_value(PlannedSystem system, const std::string& option, const std::string& value,
                                const std::vector<std::string>& known);
 
-// Keeps only the values given to `option`, or all values if the option was not given. Throws UserError for a given
-// value that the program does not support.
+// Reduces a program's values to those given to `option`; keeps all of them if the option was not given. Throws
+// UserError for a given value that the program does not support.
 template <class Value>
 void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,
             const std::vector<Value>& asked) {

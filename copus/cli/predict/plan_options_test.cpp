@@ -118,7 +118,7 @@ TEST(PlanOptions, OptionsNarrowWhatAProgramKnows) {
   EXPECT_THAT(user_error([&] { narrow(PlannedSystem::torchtitan, "--sp", shared, {false}); }), HasSubstr("--sp 0"));
 }
 
-// A run reads every kind of configuration that a plan may print.
+// Every kind of configuration that a plan may print can be read by a run.
 TEST(PlanOptions, ARunReadsBackWhatAPlanWrites) {
   PlanQuestion question;
   question.model = {.architecture = Architecture::llama,

@@ -1,4 +1,5 @@
-// The file of `copus plan --write`: a run in the fastest layout of a plan, complete except for its data.
+// Writes the file of `copus plan --write`: the configuration of a run in the plan's fastest layout. Only the data are
+// missing.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +9,7 @@
 
 namespace copus {
 
-// Checks that `copus train` could run the planned job, and that no file would be overwritten. Throws UserError.
+// Throws UserError if `copus train` could not run the planned job, or if a file would be overwritten.
 void check_run_file(const std::filesystem::path& path, const PlanQuestion& question);
 
 // Writes the run with the first layout for the plan's batch. `model` is the model's name in the run: a path or a name.

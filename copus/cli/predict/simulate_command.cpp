@@ -1,5 +1,5 @@
-// `copus simulate`: simulates the decisions of policies in runs of real size. Step times are predicted, and losses
-// follow a published law.
+// `copus simulate`: simulates the decisions of policies in runs of real size. Step times are predicted; losses follow a
+// published scaling law.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -36,15 +36,15 @@ struct SimulatedPolicy {
   SimulatedRun run;
 };
 
-// Refuses a run on another clock before the other checks. Otherwise the error would ask the user for settings that the
-// policies lack on that clock.
+// Refuses a run on a clock other than the modelled one. This comes before the other checks, which would ask the user
+// for settings that the policies need only on that other clock.
 void check_clock(const std::string& text, const SimulateOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   overrides.insert(overrides.end(), {"adapt.policy=none", "adapt.advise=false"});
   check_is_modelled(parse_run_config(text, options.file, overrides));
 }
 
-// The configuration under each policy. All are checked before the first run.
+// The configuration of the run under each policy. All of them are checked before the first simulation.
 std::vector<RunConfig> read_configurations(const SimulateOptions& options) {
   const std::string text = read_named_file(options.file, "copus simulate", expected_run_file("simulate"));
   check_clock(text, options);
@@ -74,7 +74,7 @@ double read_tokens(const std::string& text) {
   throw UserError(concat("--tokens ", text, ": a simulated run has ", describe(simulated)));
 }
 
-// Every step of a run passes through its controller, which takes some tens of microseconds.
+// Limits the number of steps, because each step of a simulated run takes the controller some tens of microseconds.
 void check_is_short_enough(const RunConfig& config, const LawScenario& scenario) {
   constexpr double most_steps = 1e8;
   const std::vector<int64_t>& batches = config.adapt.global_batches;

@@ -28,8 +28,8 @@ class DeviceRuntime {
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
-  // Identifies the physical device among all machines of a job: the machine, a space, and the device's address there.
-  // Ranks with equal identities share a device.
+  // Identifies the physical device among all machines of a job by its machine, a space, and the device's address on the
+  // machine. Ranks with equal identities share a device.
   virtual std::string identity() const = 0;
   // The model name, as given by its maker.
   virtual std::string name() const = 0;
@@ -47,10 +47,11 @@ class DeviceRuntime {
   virtual void wait(Stream stream, const Event& event) = 0;
   virtual void synchronize(Stream stream) = 0;
 
-  // Copies between any two addresses, on the stream. Host memory that is not pinned makes the host wait.
+  // Copies between any two addresses, in stream order. If host memory is not pinned, the host waits for the copy.
   virtual void copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
 
-  // Memory is freed with the last copy of the pointer, which must outlive every stream's use of the memory.
+  // Memory is freed with the last copy of the pointer. The caller must keep a copy until all streams have finished
+  // using the memory.
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;         // of the device
   virtual std::shared_ptr<void> allocate_pinned(int64_t bytes) = 0;  // of the host, for fast copies
 
@@ -65,8 +66,8 @@ class DeviceRuntime {
   DeviceRuntime() = default;
 };
 
-// Returns device `index` of this process. `current_stream` returns the stream for the calling thread's kernels. Throws
-// InternalError in a build without a GPU platform.
+// Returns the runtime of device `index` of this process. `current_stream` returns the stream for the calling thread's
+// kernels. Throws InternalError in a build without a GPU platform.
 std::shared_ptr<DeviceRuntime> make_gpu_runtime(int64_t index, std::function<void*()> current_stream);
 
 // The platform that this build is for: "cuda", "hip", or "" for none.

@@ -1,5 +1,5 @@
 // Makes the world of a job whose ranks compute on GPUs, on top of any world that connects their processes. Host memory
-// travels as in the underlying world.
+// travels as in that underlying world.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace copus {
 
-// Returns a world in which device memory travels through pinned host memory and `world`, and sums have the order of
-// `world`. This works on every `world`. It is for tests and for ranks that share GPUs. Ranks with a GPU each use
-// nccl_world.h.
+// Returns a world in which device memory travels through pinned host memory and then through `world`. Sums have the
+// order of `world`. This works on every `world`, but is slow: it is for tests and for ranks that share GPUs. If every
+// rank has its own GPU, use nccl_world.h.
 std::unique_ptr<World> stage_through_host(std::unique_ptr<World> world, std::shared_ptr<DeviceRuntime> runtime);
 
 // The devices on which the ranks of a job compute.

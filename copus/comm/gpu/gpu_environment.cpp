@@ -16,8 +16,9 @@ namespace copus {
 namespace {
 
 constexpr const char* connections = "CUDA_DEVICE_MAX_CONNECTIONS";
-// The default of CUDA. A rank of a pipeline uses up to ten streams: computation, the links to its neighbours, and the
-// collectives of its other groups.
+// A smaller value of CUDA_DEVICE_MAX_CONNECTIONS, which only the user can have set, is reported. 8 is CUDA's default,
+// so it is accepted. A pipeline rank uses up to ten streams (computation, the links to its neighbours, and the
+// collectives of its other groups), so Copus itself sets 32.
 constexpr int64_t fewest_queues = 8;
 constexpr int64_t first_driver_with_launch_events = 12030;
 

@@ -20,7 +20,7 @@ using Error = COPUS_GPU(Error_t);
 using PlatformStream = COPUS_GPU(Stream_t);
 using PlatformEvent = COPUS_GPU(Event_t);
 
-// The platform reports some errors in a later call. That call throws, and the next one must not report the error again.
+// Throws on an error. The platform reports some errors again in a later call, so the stored error is cleared too.
 void check(Error error, const char* call) {
   if (error == COPUS_GPU(Success)) return;
   static_cast<void>(COPUS_GPU(GetLastError)());
@@ -30,10 +30,10 @@ void check(Error error, const char* call) {
 
 PlatformStream platform_stream(DeviceRuntime::Stream stream) { return static_cast<PlatformStream>(stream); }
 
-// Each calling thread must choose the device first, because every thread starts with device 0.
+// Every call chooses the device first, because each new thread starts with device 0.
 void use_device(int device) { check(COPUS_GPU(SetDevice)(device), "choosing a device"); }
 
-// Reusable events without timing. The pool outlives the runtime while an event is in use.
+// A pool of reusable events without timing. It lives on after the runtime while any of its events is in use.
 class EventPool {
  public:
   explicit EventPool(int device) : device_(device) {}
@@ -101,7 +101,7 @@ class GpuEvent final : public DeviceRuntime::Event {
   const PlatformEvent event_;
 };
 
-// In some clusters several machines have the same name, so the boot ID is included.
+// Includes the boot ID, because in some clusters several machines have the same name.
 std::string machine() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -148,7 +148,7 @@ class GpuRuntime final : public DeviceRuntime {
   bool is_device_memory(const void* address) const override {
     use_device(device_);
     gpu::PointerAttributes attributes{};
-    // For memory unknown to the platform, CUDA reports so, and HIP reports an invalid address.
+    // The address may be unknown to the platform: CUDA then reports unregistered memory, HIP an invalid address.
     const Error error = COPUS_GPU(PointerGetAttributes)(&attributes, address);
     if (error == COPUS_GPU(ErrorInvalidValue)) {
       static_cast<void>(COPUS_GPU(GetLastError)());
@@ -163,7 +163,8 @@ class GpuRuntime final : public DeviceRuntime {
   Stream make_stream() override {
     use_device(device_);
     PlatformStream stream = nullptr;
-    // Other ranks wait for its kernels, so these begin before computation kernels that wait for a free multiprocessor.
+    // The stream gets the highest priority because other ranks wait for its kernels: they should start before
+    // computation kernels that wait for a free multiprocessor.
     int lowest = 0, highest = 0;
     check(COPUS_GPU(DeviceGetStreamPriorityRange)(&lowest, &highest), "asking for the priorities of streams");
     check(COPUS_GPU(StreamCreateWithPriority)(&stream, COPUS_GPU(StreamNonBlocking), highest), "making a stream");

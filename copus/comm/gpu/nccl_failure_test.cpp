@@ -24,8 +24,8 @@ using testing::HasSubstr;
 constexpr double short_wait_seconds = 2;
 constexpr int64_t max_ranks = 3;
 
-// Runs ranks that must all end with RankFailure and abort all their communicators. Returns the failure, the same on
-// all.
+// Runs ranks that must all end with RankFailure and abort all their communicators. Returns the failure, which must be
+// the same on all ranks.
 FailureReport failure_of(int64_t size, MockNccl& nccl, const std::function<void(NcclRank&)>& body,
                          double wait_seconds = short_wait_seconds) {
   std::array<std::optional<FailureReport>, max_ranks> failures;
@@ -108,7 +108,7 @@ TEST(NcclFailure, OfARankThatIsWaitedForWithinACall) {
   EXPECT_EQ(failure.cause, "over NCCL, rank 1 has waited 2 s for it (exchange, exchanges of 0 1)");
 }
 
-// An older library cannot call the thread out of NCCL. Its communicator stays until the process ends.
+// An older library cannot make a thread return from NCCL. The communicator that the thread is inside is never freed.
 TEST(NcclFailure, NeverFreesACommunicatorThatAThreadIsInside) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   MockNccl nccl;
@@ -200,7 +200,7 @@ TEST(NcclFailure, OfOneRankFreesTheOthers) {
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
 }
 
-// Closing a communicator blocks the host inside NCCL, so it begins only when all ranks have reached it.
+// Closing a communicator blocks the host inside NCCL. Therefore closing begins only when all ranks have reached it.
 TEST(NcclFailure, OfARankThatDiesWhileAnotherCloses) {
   MockNccl nccl;
   const auto body = [](NcclRank& rank) {
@@ -220,7 +220,7 @@ TEST(NcclFailure, OfARankThatDiesWhileAnotherCloses) {
   for (int64_t rank = 0; rank < 2; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
 }
 
-// A full device queue may block the rank's host for as long as the other rank stalls.
+// When the device of a rank waits for a stalled rank, its queue may fill up and block the rank's host for just as long.
 TEST(NcclFailure, ARankWhoseDeviceWaitsIsNotTheOneThatStalls) {
   std::atomic<bool> has_begun = false;
   run_over_nccl(2, [&](NcclRank& rank) {

@@ -89,7 +89,7 @@ struct NcclInterface {
   std::function<NcclResult(void* data, size_t count, NcclType type, int from, NcclComm* comm, void* stream)> recv;
 };
 
-// Calls that NCCL performs as one operation. After a failed call, later ones are skipped.
+// Joins NCCL calls into one operation (ncclGroupStart). After a failed call, later calls are skipped.
 class NcclGroup {
  public:
   explicit NcclGroup(const NcclInterface& nccl) : nccl_(nccl), result_(nccl.group_start()) {}
@@ -109,8 +109,9 @@ class NcclGroup {
   NcclResult result_;
 };
 
-// Loads the library that is already in this process. Otherwise loads the library that the system finds by name:
-// libnccl.so.2, or librccl.so.1 in a HIP build. Throws UserError if there is none, or if it lacks a function.
+// Returns the functions of the library that this process has already loaded. If there is none, loads the library that
+// the system finds by name: libnccl.so.2, or librccl.so.1 in a HIP build. Throws UserError if no library is found or if
+// it lacks a function.
 NcclInterface load_nccl();
 NcclInterface load_nccl(const std::string& library);
 

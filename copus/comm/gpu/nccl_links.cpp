@@ -18,24 +18,24 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Thread blocks of a communicator for messages. A rank's messages run at the same time as its collectives and wait for
-// other ranks on the device, so all communicators have to fit next to the compute kernels. With NCCL's default, up to
-// 32 thread blocks each, not even four communicators would fit.
+// The maximum number of thread blocks of a communicator for messages. A rank's messages run at the same time as its
+// collectives and wait for other ranks on the device. Therefore all communicators have to fit next to the compute
+// kernels. With NCCL's default, up to 32 thread blocks each, not even four communicators would fit.
 constexpr int message_ctas = 8;
-// The warm-up of collectives: the bytes of a member's smallest part, the growth factor of sizes, and the largest size.
-// Larger vectors use the same algorithm as the largest size, for which there is easily enough memory.
+// The warm-up of collectives: the smallest part of a member in bytes, the growth factor of sizes, and the largest size.
+// Larger vectors use the same algorithm as the largest size, and memory for this size is always available.
 constexpr int64_t smallest_part_bytes = 4;
 constexpr int64_t warm_up_growth = 8;
 constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;
 constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
-// How long abort() waits for a call of NCCL to return by itself.
+// How long abort() waits for an NCCL call to return by itself.
 constexpr std::chrono::seconds abort_patience{1};
-// An operation that takes longer than this is waiting for other ranks. The host of the waiting rank will soon be
-// blocked too, by a full device queue or because it needs a result. The waiting rank must not be reported as stalled.
+// An operation that takes longer than this is waiting for another rank. This rank then counts as waiting and not as
+// stalled, because its host will soon be blocked too: the device's queue is full, or the host needs a result.
 constexpr std::chrono::seconds longest_run{1};
-// When a rank dies, NCCL notices a broken connection, and health reports the dead rank shortly after. We hold NCCL's
-// error back for this long, because health's report names the dead rank.
+// When a rank dies, NCCL reports a broken connection, and shortly afterwards health reports the dead rank by its
+// number. So NCCL's error is held back for this long.
 constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
@@ -74,7 +74,7 @@ class NcclLinks::Issued : public Work::State {
  public:
   Issued(const NcclLinks& links, const char* what) : links_(links), what_(what), begin_(steady_clock::now()) {}
 
-  // Call this when NCCL has accepted the operation. The operation ends with the event.
+  // Call this when NCCL has accepted the operation. The operation is done when the event `end` is done.
   void set_end(std::unique_ptr<DeviceRuntime::Event> end) { end_ = std::move(end); }
 
   const char* what() const { return what_; }
@@ -117,8 +117,8 @@ NcclLinks::~NcclLinks() {
   try {
     if (is_sound) {
       wait_until([this] { return is_idle(); });
-      // Closing a communicator blocks inside NCCL, where a rank whose peer is gone could not be released. So all ranks
-      // meet first.
+      // Closing a communicator blocks inside NCCL. If a peer is gone, the rank could not be released from there. So all
+      // ranks meet at a barrier first.
       host_.everyone().barrier();
       while (!links_.empty()) close(links_.begin());
       finish(parent_, call(parent_, [this] { return nccl_.comm_finalize(parent_); }), "closing", {});
@@ -139,8 +139,8 @@ NcclLinks::~NcclLinks() {
   }
 }
 
-// Calls on the parent return immediately, so that each split can have a deadline. Calls on communicators that are split
-// from it block, because otherwise NCCL would need a thread for every operation.
+// Makes the parent communicator non-blocking, so that each split can have a deadline. Communicators that are split from
+// it are blocking, because otherwise NCCL would need a thread for every operation.
 void NcclLinks::connect() {
   std::vector<int64_t> all(host_.size());
   std::iota(all.begin(), all.end(), 0);
@@ -168,7 +168,7 @@ std::optional<std::string> NcclLinks::prepare(const std::vector<GroupUse>& group
   std::optional<std::string> lack = find_lack(change);
   if (lack) {
     plan_.withdraw(change);
-    // Communicators of earlier layouts must not take the memory that a new layout needs.
+    // Frees the communicators of earlier layouts, because a new layout needs their memory.
     const std::vector<NcclUse> unused = plan_.drop_unused();
     if (!unused.empty()) {
       close_all(unused);
@@ -212,8 +212,8 @@ void NcclLinks::open_all(const NcclPlan::Change& change) {
   }
 }
 
-// A rank that runs out of memory during a split would leave the others waiting. So all ranks first check that enough
-// memory is free, judged by what communicators of each kind have taken so far.
+// All ranks check before a split that enough memory is free: a rank that ran out of memory during a split would leave
+// the others waiting. The need is estimated from what communicators of each kind have taken so far.
 std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) {
   int64_t bytes = warm_up_bytes(change), communicators = 0;
   bool has_messages = false;
@@ -243,7 +243,8 @@ std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) 
                 " connections between GPUs take");
 }
 
-// Compares the device's free memory before and after. Nothing else allocates in between.
+// Measures the memory that a communicator takes as the difference in free device memory. Nothing else allocates
+// meanwhile.
 void NcclLinks::measure(const NcclUse& use, const std::function<void()>& open) {
   const bool was_open = links_.contains(use);
   const int64_t free_before = runtime_->memory().free_bytes;
@@ -280,7 +281,8 @@ CommunicatorCosts NcclLinks::costs() const {
           .split_seconds = split_seconds_};
 }
 
-// If one rank asked for other groups than the rest, the others would wait for it in a split.
+// Checks that all ranks plan the same change. If one rank requested other groups, the others would wait for it forever
+// in a split.
 void NcclLinks::agree_on(const NcclPlan::Change& change) {
   const auto hash = static_cast<int64_t>(hash_of(change));
   int64_t highest_and_lowest[] = {hash, ~hash};
@@ -288,8 +290,8 @@ void NcclLinks::agree_on(const NcclPlan::Change& change) {
   COPUS_CHECK(highest_and_lowest[0] == hash && highest_and_lowest[1] == ~hash, "ranks prepare different groups");
 }
 
-// The communicators do not share resources (splitShare). Communicators that share resources run one after another, so a
-// send that waits for its receiver would block all others.
+// The communicators must not share resources (splitShare): communicators that do run one after another, so a send that
+// waits for its receiver would block all others.
 void NcclLinks::open(const std::vector<NcclUse>& split) {
   const auto mine =
       std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
@@ -341,10 +343,11 @@ int64_t NcclLinks::warm_up_bytes(const NcclPlan::Change& change) const {
 
 // Warms up the communicators. NCCL connects at the first operation that uses an algorithm (NCCL_RUNTIME_CONNECT; since
 // 2.22 for each algorithm separately), and the host then waits until all members have reached this operation. During a
-// step, each rank may reach its groups in another order, so ranks would deadlock. Therefore the first operations take
-// place here. They are of every kind, in sizes from the smallest to the layout's largest, because the size determines
-// the algorithm. A message here makes all connections that later messages may use. Exchanges are not warmed up: they
-// connect at the first message of each pair, which both members reach together.
+// step, ranks may reach their groups in different orders, so they would deadlock. Therefore the first operations run
+// here. They cover every kind and all sizes from the smallest to the layout's largest, because the size determines the
+// algorithm. A message here makes all connections that later messages may use.
+//
+// Exchanges are not warmed up. They connect at the first message of each pair, which both members reach together.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
   switch (use.kind) {
     case NcclUse::Kind::exchanges:
@@ -419,8 +422,8 @@ Work NcclLinks::start(const NcclUse& use, const char* what,
   return Work(operation);
 }
 
-// abort() reads inside_ after setting aborted_. So either abort() sees that this call uses the communicator, or the
-// call does not begin.
+// abort() sets aborted_ and then reads inside_; this function sets inside_ and then reads aborted_. So either abort()
+// sees that this call uses the communicator, or the call does not begin.
 NcclResult NcclLinks::call(NcclComm* comm, const std::function<NcclResult()>& function) {
   const std::scoped_lock lock(calls_);
   check();
@@ -499,13 +502,13 @@ bool NcclLinks::take_calls(std::unique_lock<std::mutex>& lock) const {
   return true;
 }
 
-// All aborts form one NCCL group. An abort frees memory and therefore waits for all kernels of the device, including
-// kernels of the next communicator. The parent has no kernels. It is not in the group, because until 2.22 a group could
-// not mix blocking and non-blocking communicators.
+// All aborts form one NCCL group, because an abort frees memory and therefore waits for all kernels of the device,
+// including those of communicators that are still to be aborted. The parent has no kernels. It is not in the group,
+// because until 2.22 a group could not mix blocking and non-blocking communicators.
 //
-// An abort frees its communicator, so a communicator must not be aborted while the main thread is in one of its calls.
-// NCCL 2.28.7 and later can make that call return. In older versions the thread stays in the call, and the watchdog
-// (health/watchdog.h) or the launcher ends the process, as they end every rank that does not leave.
+// An abort also frees its communicator, so a communicator must not be aborted while the main thread is inside one of
+// its calls. NCCL 2.28.7 and later can make that call return. With older versions, the thread stays in the call. The
+// watchdog (health/watchdog.h) or the launcher then ends the process, as it ends every rank that does not leave.
 void NcclLinks::abort() {
   const std::scoped_lock one_at_a_time(aborting_);
   std::unique_lock lock(calls_, std::defer_lock);
@@ -581,7 +584,7 @@ bool NcclLinks::look() {
   return false;
 }
 
-// The oldest operation under way. Later ones may be waiting for it.
+// Returns the oldest operation under way, because later ones may be waiting for it.
 std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
   const std::scoped_lock lock(operations_);
   std::optional<Pending> oldest;
@@ -594,7 +597,7 @@ std::optional<NcclLinks::Pending> NcclLinks::find_oldest() {
   return oldest;
 }
 
-// During a call there is nothing to check: the call itself sees its errors.
+// Does nothing while the main thread is inside an NCCL call: that call sees errors itself.
 NcclResult NcclLinks::find_error() {
   const std::unique_lock lock(calls_, std::try_to_lock);
   if (!lock || aborted_) return NcclResult::success;

@@ -1,6 +1,6 @@
-// Holds one rank's NCCL communicators. All ranks open and close their communicators together. Communicators run
-// operations on their own streams, are monitored while operations are under way, and are aborted when the job has
-// failed.
+// Holds one rank's NCCL communicators. All ranks open and close their communicators together. Each communicator runs
+// its operations on its own stream. Operations under way are monitored. When the job has failed, the communicators are
+// aborted.
 #pragma once
 
 #include <atomic>
@@ -27,12 +27,12 @@
 
 namespace copus {
 
-// The communicators, used by the rank's main thread. Another thread monitors them. This thread ends the job if an
-// operation misses its deadline or NCCL reports an error by itself. When the job has failed for any reason, the thread
-// aborts all communicators, so that no stream waits any longer.
+// The rank's main thread uses the communicators; another thread monitors them. The monitoring thread fails the job if
+// an operation misses its deadline or NCCL reports an error. When the job has failed for any reason, it aborts all
+// communicators, so that no stream keeps waiting.
 class NcclLinks {
  public:
-  // Every rank makes its own at the same time. `host` outlives this object.
+  // Every rank constructs this object at the same time. `host` must outlive it.
   NcclLinks(NcclInterface nccl, World& host, std::shared_ptr<DeviceRuntime> runtime, double wait_seconds,
             int64_t kept_bytes);
   // Waits for the operations under way and closes all communicators, in the same order on every rank. Aborts instead if
@@ -97,7 +97,8 @@ class NcclLinks {
 
   // Called by any thread.
   void end_job(const FailureReport& report, bool is_echo);
-  // Ends what is under way on all communicators and frees them, except one inside which the main thread stays.
+  // Ends the operations under way on all communicators and frees the communicators, except one that the main thread is
+  // inside.
   void abort();
   bool take_calls(std::unique_lock<std::mutex>& lock) const;
   FailureReport late(const char* what, const NcclUse& use) const;
@@ -119,20 +120,20 @@ class NcclLinks {
   const int exceptions_before_;
   NcclPlan plan_;
   int64_t bytes_ = 0;
-  NcclPlan::Bytes bytes_of_kind_;                                  // the same on all ranks: of the rank with the most
+  NcclPlan::Bytes bytes_of_kind_;                                  // the same on all ranks: the maximum over the ranks
   std::map<NcclUse::Kind, std::pair<int64_t, int64_t>> measured_;  // on this rank: total bytes, and number
   std::chrono::duration<double> opening_{};  // this rank's time for splits and for connecting their communicators
   int64_t splits_ = 0;
-  double split_seconds_ = 0;  // the same on all ranks: of the slowest rank
+  double split_seconds_ = 0;  // the same on all ranks: that of the slowest rank
   std::vector<DeviceRuntime::Stream> free_streams_;
 
   // The mutex of all NCCL calls and of the members below. A call that waits for other ranks holds the mutex for a long
-  // time. abort() then continues without the mutex and skips the communicator that the call uses.
+  // time. abort() then proceeds without the mutex, and skips the communicator that the call uses.
   std::mutex calls_;
   std::atomic<NcclComm*> inside_ = nullptr;  // the communicator of the current call
   std::atomic<bool> aborted_ = false;        // no new call begins
   std::mutex aborting_;
-  NcclComm* parent_ = nullptr;  // of all ranks, used only for splits
+  NcclComm* parent_ = nullptr;  // communicator of all ranks, used only for splits
   bool parent_aborted_ = false;
   NcclComm* made_ = nullptr;  // where a running split stores its result
   Links links_;

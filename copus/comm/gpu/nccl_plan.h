@@ -1,6 +1,6 @@
-// Plans which NCCL communicators a job opens and closes, and in what order. Every rank computes the plan by itself for
-// the communicators of all ranks, with the same result. NCCL requires this: all ranks take part in each split, and a
-// rank with another order would wait forever.
+// Plans which NCCL communicators a job opens and closes, and in what order. Every rank computes the plan for all ranks
+// by itself, with the same result. NCCL requires this: all ranks take part in each split, and a rank with another order
+// would wait forever.
 #pragma once
 
 #include <compare>
@@ -14,13 +14,13 @@
 namespace copus {
 
 // The purpose of one NCCL communicator: the collectives of a group, the exchanges of the group, or the messages on one
-// link of the group (Route). A message blocks later operations of its communicator until it is received. Two neighbours
-// may both send first. Each must then join its send and the following receive into one operation.
+// link of the group (Route). A message blocks later operations of its communicator until it is received. So if two
+// neighbours both send before they receive, each must join its send and the following receive into one operation.
 struct NcclUse {
   enum class Kind { collectives, exchanges, messages };
 
   std::vector<int64_t> group;    // world ranks, in the group's order
-  std::vector<int64_t> members;  // members of the communicator, in its order: the group's, or the two of the link
+  std::vector<int64_t> members;  // of the communicator, in its order: the whole group, or the link's two members
   Kind kind = Kind::collectives;
   int64_t link = -1;  // for messages
 
@@ -47,18 +47,19 @@ class NcclPlan {
   // The device memory that a communicator of each kind takes.
   using Bytes = std::map<NcclUse::Kind, int64_t>;
 
-  // The communicators of each of `size` ranks take at most `kept_bytes`, or more if the groups in use need more.
+  // The communicators of a rank may take up to `kept_bytes`, and more only if the groups in use need more.
   NcclPlan(int64_t size, int64_t kept_bytes) : size_(size), kept_bytes_(kept_bytes) {}
 
   struct Change {
-    std::vector<NcclUse> close;              // in this order, before opening any
+    std::vector<NcclUse> close;              // to be closed in this order, before any is opened
     std::vector<std::vector<NcclUse>> open;  // each item is one split, whose communicators have no rank in common
     std::vector<NcclUse> warm;  // after that, in this order: open communicators to warm up for larger sizes
     bool empty() const { return close.empty() && open.empty() && warm.empty(); }
   };
 
-  // Opens the communicators that these groups need; others may stay open. The order of the list does not matter, and
-  // groups of one rank need nothing. Throws InternalError for a group that has a rank twice or a rank beyond the world.
+  // Opens the communicators that these groups need. Other communicators may stay open. The order of the list does not
+  // matter, and groups of one rank need none. Throws InternalError if a group has a rank twice or a rank outside the
+  // world.
   Change prepare(const std::vector<GroupUse>& groups, const Bytes& bytes);
   // Reverts the opening and the warming up in a change that was not carried out.
   void withdraw(const Change& change);
@@ -66,7 +67,7 @@ class NcclPlan {
   // Forgets the communicators that the latest groups do not use, and returns them, to be closed in this order.
   std::vector<NcclUse> drop_unused();
 
-  // The size up to which to warm up a communicator of collectives.
+  // The vector size in bytes up to which a communicator for collectives should be warmed up.
   int64_t largest_bytes(const NcclUse& use) const { return used_.at(use).largest_bytes; }
 
  private:

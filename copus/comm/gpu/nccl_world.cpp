@@ -68,7 +68,7 @@ class NcclCommunicator final : public WrappedCommunicator {
         exchanges_(NcclUse::exchanges_of(ranks())) {}
 
  private:
-  // A send that begins together with the receive after it.
+  // A send that is held until the receive after it starts, so that both run as one operation.
   class HeldWork final : public Work::State {
    public:
     void begin(Work work) { work_ = std::move(work); }
@@ -261,7 +261,8 @@ class NcclWorld final : public WrappedWorld {
     return std::make_unique<NcclCommunicator>(inner().group(ranks), links_);
   }
 
-  // Destroyed before the host's world, to which it reports, and before the groups, whose destructors must not use it.
+  // Destroyed before the host's world, to which it reports failures, and before the groups, which no longer use it in
+  // their destructors.
   NcclLinks links_;
 };
 

@@ -11,15 +11,16 @@
 
 namespace copus {
 
-// The limit of the device memory of unused NCCL communicators. A rank keeps communicators that its current layout does
-// not use, in case the job returns to an earlier layout. World::communicator_bytes includes them.
+// The limit of device memory for unused NCCL communicators. A rank keeps communicators that its current layout does not
+// use, in case the job returns to an earlier layout. World::communicator_bytes includes them.
 inline constexpr int64_t kept_nccl_bytes = int64_t{1} << 30;
 
-// Makes the world. Every rank calls this at the same time, on the thread and with the device on which it will compute.
-// No two ranks may have the same GPU. Before device memory travels in a group, the group must be prepared
-// (World::prepare) for the kinds of operations that it will use; otherwise the operation throws InternalError. The job
-// ends with a failure if an operation is not done after `wait_seconds`, or if NCCL reports an error. Every later call
-// throws that failure. Throws UserError if the library cannot be loaded.
+// Makes the world. Every rank calls this at the same time, on the thread and with the device with which it will
+// compute. No two ranks may share a GPU. Before device memory travels in a group, the group must be prepared
+// (World::prepare) for the kinds of operations that it will use; otherwise the operation throws InternalError.
+//
+// The job fails if an operation is not done after `wait_seconds`, or if NCCL reports an error; every later call throws
+// that failure. Throws UserError if the library cannot be loaded.
 std::unique_ptr<World> over_nccl(std::unique_ptr<World> host, std::shared_ptr<DeviceRuntime> runtime,
                                  double wait_seconds = default_wait_seconds);
 

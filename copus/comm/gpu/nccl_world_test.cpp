@@ -115,7 +115,7 @@ TEST(NcclWorld, BroadcastsFromEveryMember) {
   });
 }
 
-// With messages between every pair or none, of any size, and with members that have none.
+// Between every pair of members or none, with messages of any size, and with members that have no messages.
 TEST(NcclWorld, ExchangesMessagesBetweenAnyMembers) {
   run_in_groups([](NcclRank& rank, Communicator& group) {
     std::mt19937_64 random(static_cast<uint64_t>(group.size()));
@@ -187,8 +187,8 @@ TEST(NcclWorld, AGroupOfOneNeedsNoLibrary) {
   EXPECT_EQ(nccl.begun(), 0);
 }
 
-// A kernel before the operation writes what it sends, when the test releases it; a kernel after its wait reads what it
-// received. The host waits for neither.
+// A kernel before the operation writes the operation's input, but only when the test releases the kernel. A kernel
+// after the wait reads the operation's result. The host waits for neither kernel.
 TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(2, [](NcclRank& rank) {
@@ -236,7 +236,7 @@ TEST(NcclWorld, OperationsComeAfterAndBeforeWhatTheCurrentStreamHolds) {
 FakeDeviceRuntime::Options narrow_device() { return {.hardware_queues = 1, .thread_blocks = 16}; }
 
 // The steady state of 1F1B: neighbours send to each other before either receives. NCCL blocks a communicator until its
-// message is received, and a device with few queues blocks all later work.
+// message is received. If a device has few hardware queues, this blocks all its later work too.
 TEST(NcclWorld, ThePipelineOfOneForwardOneBackwardNeedsOneQueueOfTheDevice) {
   constexpr int64_t stages = 4, micro_batches = 6;
   run_over_nccl(
@@ -291,8 +291,8 @@ TEST(NcclWorld, ThePipelineOfOneForwardOneBackwardNeedsOneQueueOfTheDevice) {
       narrow_device());
 }
 
-// Every rank of an interleaved pipeline sends to the next rank before it receives from the previous one, also in rings
-// of two, whose members have two links.
+// In an interleaved pipeline, every rank sends to the next rank before it receives from the previous one. In a ring of
+// two ranks, the two members are connected by two links.
 TEST(NcclWorld, ARingThatSendsBeforeItReceivesNeedsOneQueueOfTheDevice) {
   for (const int64_t size : {2, 3, 4}) {
     run_over_nccl(
@@ -358,7 +358,8 @@ std::vector<GroupUse> layout(int64_t data, int64_t tensor, int64_t pipeline) {
   return groups;
 }
 
-// With ZeRO-1 and 2, an update starts to gather all weights, and the next step's forward pass overlaps with it.
+// With ZeRO-1 and ZeRO-2, the update starts the all-gathers of all weights, which overlap with the next step's forward
+// pass.
 TEST(NcclWorld, AStepBeginsBesideTheGathersOfTheUpdateBeforeIt) {
   constexpr int64_t buckets = 3, count = 6;
   run_over_nccl(
@@ -402,7 +403,7 @@ TEST(NcclWorld, AStepBeginsBesideTheGathersOfTheUpdateBeforeIt) {
       narrow_device());
 }
 
-// Uses every group of this rank as a step does. Exchanges run between steps, and connect there.
+// Uses every group of this rank as a step does, and runs the exchanges that take place between steps.
 void use_all(NcclRank& rank, const std::vector<GroupUse>& groups) {
   std::set<std::pair<Ranks, bool>> used;
   for (const GroupUse& use : groups) {
@@ -461,14 +462,14 @@ TEST(NcclWorld, ComesBackToLayoutsWithFewCommunicators) {
       patient_seconds, kept * MockNccl::communicator_bytes);
   EXPECT_EQ(nccl.mistakes(), std::vector<std::string>{});
   for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(nccl.communicators(rank), 0) << "rank " << rank;
-  // Some turns found all communicators open, and some needed ones that had been closed before.
+  // In some rounds all communicators were still open; in others some had been closed and had to be opened again.
   EXPECT_NE(std::adjacent_find(splits.begin(), splits.end()), splits.end());
   std::vector<std::vector<std::vector<int64_t>>> distinct = nccl.splits();
   std::sort(distinct.begin(), distinct.end());
   EXPECT_NE(std::adjacent_find(distinct.begin(), distinct.end()), distinct.end());
 }
 
-// NCCL's choice of an algorithm depends on the size, and so does what it has to connect.
+// NCCL chooses an algorithm by the vector's size, and each algorithm needs its own connections.
 TEST(NcclWorld, NoCollectiveOfAStepHasToConnect) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   constexpr int64_t largest = 3 << 20;
@@ -499,7 +500,7 @@ TEST(NcclWorld, NoCollectiveOfAStepHasToConnect) {
   });
 }
 
-// The device lacks the memory that communicators took before. Communicators that were open stay open.
+// The device lacks memory for new communicators. Communicators that were open must stay open.
 TEST(NcclWorld, AFullDeviceIsAnAnswerAndNotAnEnd) {
   if (uses_real_nccl()) GTEST_SKIP() << needs_the_mock;
   run_over_nccl(3,

@@ -19,7 +19,7 @@ PinnedPool::~PinnedPool() {
     try {
       if (buffer.in_use_until_) buffer.in_use_until_->synchronize();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // The device has failed. Threads that waited for its results have been told.
+      // The device has failed. Threads that waited for its results have received the error.
     }
   }
 }
@@ -27,7 +27,7 @@ PinnedPool::~PinnedPool() {
 PinnedPool::Buffer PinnedPool::take(int64_t bytes) {
   Buffer buffer;
   if (!free_.empty()) {
-    // Takes the smallest buffer that fits. If none does, replaces the largest one by a larger one.
+    // Takes the smallest free buffer that is large enough. If none is, replaces the largest one by a larger one.
     auto chosen = free_.lower_bound(bytes);
     if (chosen == free_.end()) --chosen;
     buffer = std::move(free_.extract(chosen).mapped());

@@ -1,10 +1,10 @@
 // Makes a world whose device memory travels through pinned host memory. When an operation starts, the host waits until
-// the device has reached it, and copies the operation's input to the host. The wait for the operation copies its result
-// to the device; later work on the stream runs after that copy. In between, the data are ordinary host memory for the
-// underlying group, which connects the processes: the group's order of sums, queue of operations and deadlines apply.
+// the device has reached it, and copies the operation's input to the host. The operation itself then runs on this host
+// memory in the underlying group, with that group's order of sums, queue of operations and deadlines. The wait for the
+// operation copies its result to the device; work that is put on the stream later runs after that copy.
 //
-// Because the host waits, a device may run out of work. This world is meant for ranks that share a device, so that the
-// device can meanwhile work for another rank.
+// Because the host waits for the device, a device may run out of work. This world is meant for ranks that share a
+// device, so that the device can meanwhile work for another rank.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -29,20 +29,20 @@ struct Staging {
   PinnedPool pinned;
 };
 
-// A range of device memory, and its place in pinned memory.
+// A range of device memory, and the pinned memory to which it is copied.
 struct Stretch {
   void* device;
   std::byte* pinned;
   int64_t bytes;
 };
 
-// How an operation is done in pinned memory.
+// An operation rewritten to work in pinned memory.
 struct StagedOperation {
   Operation on_host;
-  std::vector<Stretch> down, up;  // copies before and after it
+  std::vector<Stretch> down, up;  // copies before (down) and after (up) the operation
 };
 
-// An operation on whose pinned buffer the group works, until its result is being copied to the device.
+// An operation that the group runs in a pinned buffer. It lasts until its result is being copied to the device.
 class StagedWork final : public Work::State {
  public:
   StagedWork(Staging& staging, PinnedPool::Buffer buffer, std::vector<Stretch> up)
@@ -143,7 +143,7 @@ class StagedCommunicator final : public WrappedCommunicator {
     const VectorPart input = operation.input_of(rank()), output = operation.output_of(rank());
     staged.on_host.input = pinned + input.offset;
     staged.on_host.output = pinned + output.offset;
-    // The copy to the host only reads from the device.
+    // const_cast is safe: the copy down to the host only reads device memory.
     if (input.bytes > 0) staged.down = {{const_cast<void*>(operation.input), pinned + input.offset, input.bytes}};
     if (output.bytes > 0) staged.up = {{operation.output, pinned + output.offset, output.bytes}};
     return staged;
@@ -164,7 +164,7 @@ class StagedCommunicator final : public WrappedCommunicator {
   }
 
   Staging& staging_;
-  // Kept while the group may use their buffers, even if the handles are gone.
+  // Operations whose buffers the group may still use. They are kept even if their handles are gone.
   std::vector<std::shared_ptr<StagedWork>> under_way_;
 };
 

@@ -13,9 +13,9 @@ namespace copus {
 
 namespace {
 
-// report() waits this much longer than the longest decision.
+// How much longer than longest_decision report() waits.
 constexpr auto longest_telling = std::chrono::milliseconds(300);
-// A job counts as stalled after the time of this many steps without progress, but not before the time below.
+// A rank counts as stalled if it makes no progress for the time of this many steps, but at least for the time below.
 constexpr double stalled_steps = 10;
 constexpr double least_stalled_seconds = 10;
 

@@ -1,5 +1,5 @@
-// Implements Health for ranks without shared memory: the state of this rank, and the rank's part in the tree along
-// which ranks monitor each other (tree_member.h). Derived classes transport the texts to the rank's neighbours.
+// Implements Health for ranks without shared memory. It holds the state of this rank and the rank's member of the tree
+// along which ranks monitor each other (tree_member.h). Derived classes transport texts to the rank's neighbours.
 #pragma once
 
 #include <chrono>
@@ -21,11 +21,11 @@ class HeartbeatHealth : public Health {
   void set_expected_step_seconds(double seconds) final;
   void begin_wait() final;
   void end_wait() final;
-  // Returns when it is decided which rank failed, or soon after.
+  // Returns when the failed rank has been decided on, or soon after.
   void report(const FailureReport& report) override;
   std::optional<FailureReport> failure() const final;
 
-  // The value that this rank has set.
+  // The value that this rank has set with set_expected_step_seconds().
   double expected_step_seconds() const;
   // The last published place of a rank; empty if unknown here.
   std::string place_of(int64_t rank) const;
@@ -38,7 +38,7 @@ class HeartbeatHealth : public Health {
   int64_t rank() const { return member_.tree().rank(); }
   int64_t size() const { return member_.tree().size(); }
 
-  // Protects all members below. The condition is notified of every failure.
+  // Protects all members below. Waiters on the condition are notified of every failure.
   std::mutex& mutex() const { return mutex_; }
   std::condition_variable& changed() { return changed_; }
 

@@ -12,7 +12,7 @@ inline constexpr const char* stopped_cause = "stopped (SIGSTOP)";
 // Reads /proc/<pid>/stat. A zombie is reported as gone, and a process that a debugger holds as running.
 ProcessState process_state(int64_t pid);
 
-// Whether one of its threads is running or waiting for a processor.
+// Whether a thread of the process is running or waiting for a processor.
 bool has_runnable_thread(int64_t pid);
 
 }  // namespace copus

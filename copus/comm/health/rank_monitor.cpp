@@ -38,8 +38,8 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   }
   const ProcessState state = state_of_process_(signs.pid);
   if (state == ProcessState::gone) {
-    // The launcher, the parent of the process, knows how the process ended. Ranks wait for the launcher's report as
-    // long as for a heartbeat, because the launcher itself may be delayed.
+    // The launcher is the parent of the process and reports how the process ended. Ranks wait for that report as long
+    // as for a heartbeat, because the launcher may be delayed.
     if (role_ == Role::parent) return std::nullopt;
     // The rank may have left after its signs were read.
     if (health_.signs_of(rank).left) return std::nullopt;
@@ -53,10 +53,10 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   const bool stopped = state == ProcessState::stopped;
   if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return stopped_cause;
   if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
-  // On an overloaded machine a process may wait for a processor for longer than the limit although it has not failed.
-  // If a process computes without progress, judge_progress notices.
+  // A process on an overloaded machine may wait for a processor for longer than the limit, and has not failed. If it
+  // runs but makes no progress, judge_progress notices.
   if (state == ProcessState::running && is_runnable_(signs.pid)) return std::nullopt;
-  // The rank may have sent a heartbeat after its signs were read, and be asleep again.
+  // The rank may have sent a heartbeat after its signs were read, and may be asleep again now.
   if (health_.signs_of(rank).heartbeats != signs.heartbeats) return std::nullopt;
   return "no heartbeat for " + whole_seconds(limits_.silence_seconds);
 }

@@ -27,8 +27,9 @@ class RankMonitor {
               std::function<ProcessState(int64_t pid)> state_of_process = process_state,
               std::function<bool(int64_t pid)> is_runnable = has_runnable_thread);
 
-  // Checks all ranks. `seconds` is the time since the previous check, of which at most half a second is used. If the
-  // checking process itself was stopped for longer, perhaps with the whole job, silence during that time means nothing.
+  // Checks all ranks. `seconds` is the time since the previous check, of which at most half a second is counted: if
+  // more time has passed, the checking process was stopped itself, perhaps with the whole job, so the ranks' silence
+  // means nothing.
   std::optional<FailureReport> look(double seconds);
 
   // Stops monitoring a rank whose process has ended.

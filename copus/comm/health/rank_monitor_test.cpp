@@ -40,7 +40,8 @@ class RankMonitorTest : public testing::Test {
     return {rank(num_ranks), role, HealthLimits{}, state, [this](int64_t pid) { return starved_.contains(pid - 1); }};
   }
 
-  // Checks ten times per second while these ranks send heartbeats. Returns the failure; passed_ is the time until then.
+  // Checks ten times per second while only `beating` ranks send heartbeats. Returns the failure; passed_ is the time
+  // until it was found.
   std::optional<FailureReport> look_for(RankMonitor& monitor, double seconds, const std::vector<int64_t>& beating) {
     for (passed_ = 0; passed_ < seconds; passed_ += 0.1) {
       for (const int64_t number : beating) beat(number);
@@ -50,7 +51,7 @@ class RankMonitorTest : public testing::Test {
   }
 
   std::map<int64_t, ProcessState> states_;
-  std::set<int64_t> starved_;  // these wait for a processor
+  std::set<int64_t> starved_;  // these processes wait for a processor
   double passed_ = 0;
 
  private:

@@ -1,6 +1,6 @@
 // The tree along which the ranks of a job monitor each other. The parent of rank r is r with its lowest set bit
-// cleared. Every rank has at most log2(ranks) + 1 neighbours and is at most log2(ranks) steps from rank 0. If the
-// number of ranks on each machine is a power of two, all ranks of a machine are in the subtree of its first rank.
+// cleared. So every rank has at most log2(ranks) + 1 neighbours and is at most log2(ranks) steps from rank 0. If the
+// number of ranks per machine is a power of two, all ranks of a machine are in the subtree of the machine's first rank.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@
 namespace copus {
 
 struct alignas(64) SharedHealth::RankState {
-  // The number of places so far. The latest one is in places[place_version % 2]. Every change counts as progress.
+  // The number of places set so far. The latest place is in places[place_version % 2]. Every change counts as progress.
   std::atomic<uint32_t> place_version;
   std::atomic<uint32_t> waiting;  // number of this rank's threads that wait for others
   std::atomic<uint64_t> waits_ended;
@@ -57,9 +57,11 @@ void SharedHealth::set_place(std::string_view place) {
   const auto words = std::bit_cast<std::array<uint64_t, place_bytes / 8>>(text);
   const std::scoped_lock lock(mutex_);
   RankState& state = state_of(rank_);
-  // Writes the next place where no reader looks yet. If the writer is delayed or dies, the previous place stays intact.
+  // Writes the new place into the slot that no reader uses yet. If the writer is delayed or dies, the previous place
+  // stays intact.
   const uint32_t version = state.place_version.load(std::memory_order_relaxed) + 1;
-  // Because of release order, a reader that sees a word of the place after next also sees that the version has changed.
+  // The release order lets readers detect overwriting: a reader that sees a word of the place after next also sees that
+  // the version has changed.
   for (size_t i = 0; i < words.size(); ++i) state.places[version % 2][i].store(words[i], std::memory_order_release);
   state.place_version.store(version, std::memory_order_release);
 }

@@ -1,6 +1,6 @@
 // Implements Health in memory that all ranks of one machine share: a state for each rank, and the one failure that ends
-// the job. There is no lock that a rank could hold when it dies. A rank writes only its own state, and a failure
-// becomes valid when one atomic word names the state that holds the failure.
+// the job. There is no lock, because a rank could die while holding it. Instead, a rank writes only its own state. A
+// failure becomes valid when an atomic word is set to the rank whose state holds the failure.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ struct RankSigns {
   int64_t pid = 0;          // 0: unknown so far
   uint64_t heartbeats = 0;  // 0: sends none, or none yet
   bool left = false;        // it has ended in good order
-  uint64_t progress = 0;    // grows with each new place and each end of a wait
+  uint64_t progress = 0;    // increases with each new place and each end of a wait
   bool waiting = false;
   double expected_step_seconds = 0;
 };
 
 class SharedHealth : public Health {
  public:
-  // `rank`: one of the ranks, or `size` for the launcher, which monitors them. The region outlives this object.
+  // `rank`: this rank or, in the launcher that monitors the ranks, `size`. The region must outlive this object.
   SharedHealth(std::byte* region, int64_t rank, int64_t size);
 
   void set_place(std::string_view place) override;
@@ -50,7 +50,7 @@ class SharedHealth : public Health {
   std::string place_of(int64_t rank) const;
   RankSigns signs_of(int64_t rank) const;
 
-  // Signs of life of a rank with a watchdog (watchdog.h). After leave() no rank expects them any more.
+  // Sends a sign of life, for a rank with a watchdog (watchdog.h). After leave(), no signs of life are expected.
   void beat();
   void leave();
 

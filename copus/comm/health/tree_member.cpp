@@ -14,14 +14,14 @@ constexpr char here = 'a';       // up: the cards of the sender's subtree, one p
 constexpr char everyone = 'e';   // down: the cards of all ranks: they have met
 constexpr char heartbeat = 'h';  // both ways: "pid", a line with the place
 constexpr char failed = 'f';     // towards a failed rank's neighbour or rank 0: "rank pid told located", place, cause
-constexpr char decided = 'd';    // down: the same
-constexpr char leaving = 'l';    // up: the sender has come to the end
-constexpr char all_left = 'b';   // up: so has its whole subtree
-constexpr char ended = 'g';      // down: so have all ranks
+constexpr char decided = 'd';    // down: as in `failed`
+constexpr char leaving = 'l';    // up: the sender has reached the end of the job
+constexpr char all_left = 'b';   // up: the sender's whole subtree has reached the end
+constexpr char ended = 'g';      // down: all ranks have reached the end
 
-// After a pause of its own that is longer than this, a member cannot tell from the clock which others were silent.
+// If this member itself was paused for longer than this, it cannot tell from the clock which neighbours were silent.
 constexpr auto own_pause = std::chrono::milliseconds(1000);
-// How long rank 0 waits for a neighbour of the failed rank to report where that rank was.
+// How long rank 0 waits for a neighbour of the failed rank to add where that rank was.
 constexpr auto longest_completion = std::chrono::milliseconds(300);
 
 constexpr const char* lost_connection = "its process ended, or the network to its machine broke";
@@ -31,7 +31,7 @@ double seconds_between(TreeMember::Time from, TreeMember::Time to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Tells whether the text has one line per rank.
+// Returns whether the text has one line per rank.
 bool are_cards(std::string_view text, int64_t ranks) {
   return text.ends_with('\n') && std::count(text.begin(), text.end(), '\n') == ranks;
 }
@@ -44,7 +44,7 @@ std::string to_text(const TreeMember::Decision& report, bool is_located) {
 
 struct Report {
   TreeMember::Decision decision;
-  bool is_located = false;  // whether it has passed a rank that knows the failed rank
+  bool is_located = false;  // whether the report has passed a rank that knows where the failed rank was
 };
 
 // Empty if the text is not a report of a job with `size` ranks.
@@ -162,7 +162,7 @@ void TreeMember::look(Time now) {
   for (const auto& [rank, signs] : neighbours_) send(rank, heartbeat, concat(own_.pid, '\n', own_.place));
 }
 
-// Each neighbour reports ranks that do not come to the beginning or to the end of a job.
+// Treats neighbours that have not joined in time, or have not reached the end of the job in time, as failed.
 void TreeMember::judge_absence(Time now) {
   if (!has_met_ && seconds_between(started_, now) > wait_seconds_) {
     for (const int64_t child : tree_.children()) {
@@ -209,7 +209,8 @@ void TreeMember::miss_parent() {
   if (!decision_) decide({did_not_come(tree_.parent(), wait_seconds_)});
 }
 
-// Forwards a report: first to a rank that knows the place of the failed rank, then to rank 0, which decides.
+// Forwards a report: first to a neighbour of the failed rank, which knows where that rank was, then to rank 0, which
+// decides.
 void TreeMember::pass_on(Decision report, bool is_located, Time now) {
   if (decision_ || has_ended_) return;
   FailureReport& failure = report.failure;

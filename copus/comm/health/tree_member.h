@@ -2,13 +2,13 @@
 // (rank_tree.h). It is a state machine without threads, connections or clocks: its inputs are events and times, its
 // outputs are texts for the rank's neighbours.
 //
-// - Meeting: each rank passes its card (for example its address) to its parent when its subtree's cards have arrived.
-//   Rank 0 then sends all cards down the tree.
-// - Monitoring: neighbours send each other heartbeats. A rank that finds a failure sends it to rank 0 through the
-//   failed rank's neighbours, which know where that rank last was. Rank 0 decides which failure was the first and tells
-//   all ranks. If a rank's parent is gone, the rank decides this for its subtree.
-// - Parting: a rank that has come to the end tells its parent, and tells it again when its whole subtree has come to
-//   the end. Rank 0 then ends the job.
+// - Meeting: each rank has a card (for example its address). When the cards of a rank's whole subtree have arrived, the
+//   rank passes them to its parent. Rank 0 then sends all cards down the tree.
+// - Monitoring: neighbours send each other heartbeats. A rank that notices a failure reports it to rank 0. The report
+//   travels through the failed rank's neighbours, which add where that rank last was. Rank 0 decides which failure was
+//   the first and tells all ranks. A rank whose parent is gone decides for its own subtree.
+// - Parting: a rank that has reached the end of the job tells its parent, and tells it again when its whole subtree has
+//   reached the end. When all ranks have, rank 0 ends the job.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ namespace copus {
 // The interval of heartbeats between neighbours, and the silence after which a neighbour counts as failed.
 inline constexpr auto heartbeat_interval = std::chrono::milliseconds(200);
 inline constexpr auto longest_silence = std::chrono::milliseconds(3000);
-// If a report gets no answer for this long, the reporting rank decides for itself and its subtree.
+// If a report gets no answer for this long, the reporting rank makes the decision for itself and its subtree.
 inline constexpr auto longest_decision = std::chrono::milliseconds(1000);
 
 class TreeMember {
@@ -41,30 +41,31 @@ class TreeMember {
   };
   struct Decision {
     FailureReport failure;
-    bool told = false;  // whether the rank that failed has reported it to the user
+    bool told = false;  // whether the failed rank has reported the failure to the user itself
   };
 
-  // For ranks that have yet to meet. A neighbour that is missing `wait_seconds` after `started` counts as failed.
+  // For ranks that have not met yet. A neighbour that is still missing `wait_seconds` after `started` counts as failed.
   TreeMember(int64_t rank, int64_t size, int64_t pid, double wait_seconds, Time started);
 
   const RankTree& tree() const { return tree_; }
 
-  // Events. Once a neighbour is connected, it is expected to send heartbeats. A lost connection does not come back.
+  // Events. From the time a neighbour is connected, it must send heartbeats. A lost connection is not made again.
   void connect(int64_t neighbour, Time now);
   void lose(int64_t neighbour);
-  // The parent could not be found in time.
+  // Records that the parent could not be found in time.
   void miss_parent();
   void take(int64_t neighbour, char kind, std::string_view content, Time now);
   // Checks for late events, and sends heartbeats that are due. Call it several times a second.
   void look(Time now);
 
-  // Actions of this rank. Its card is one line.
+  // Actions of this rank. A card is one line of text.
   void come(const std::string& card);
   void set_place(std::string_view place) { own_.place = place; }
   void report(const Decision& report, Time now);
   void leave(Time now);
 
-  // Returns the texts for neighbours since the last call. Heartbeats may be dropped while others are still queued.
+  // Returns the texts to send to neighbours since the last call. The caller may drop a heartbeat while earlier texts
+  // are still queued.
   std::vector<Text> take_texts();
   static bool is_heartbeat(char kind);
 
@@ -72,9 +73,9 @@ class TreeMember {
   std::vector<std::string> cards() const;  // of all ranks, by rank, once they have met
   bool has_ended() const { return has_ended_; }
   const std::optional<Decision>& decision() const { return decision_; }
-  // Whether this member made the decision itself instead of receiving it from its parent.
+  // Whether this member decided which rank has failed, instead of receiving the decision from its parent.
   bool decides_itself() const { return decides_itself_; }
-  // The last published place of a rank; known only for this rank and its neighbours, otherwise empty.
+  // The place that a rank last set. Known only for this rank and its neighbours; otherwise empty.
   std::string place_of(int64_t rank) const;
 
  private:
@@ -113,7 +114,8 @@ class TreeMember {
   std::string cards_;  // of all ranks, one per line
   bool has_met_ = false;
 
-  // A report without a decision yet: this rank's own or, on rank 0, one that was forwarded to be completed.
+  // A report for which there is no decision yet: this rank's own report or, on rank 0, a report that a neighbour of the
+  // failed rank is to complete.
   std::optional<Decision> undecided_;
   Time undecided_since_{};
   std::optional<Decision> decision_;

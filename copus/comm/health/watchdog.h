@@ -1,6 +1,6 @@
-// A rank's watchdog: a thread that sends heartbeats, monitors the other ranks, and ends this process if the job has
-// failed and the rank does not end by itself. If the job continues without the failed rank, the launcher instead ends
-// ranks that do not notice the failure, because only the launcher learns when all other ranks are ready.
+// A rank's watchdog: a thread that sends heartbeats and monitors the other ranks. If the job has failed and the rank
+// does not end by itself, the watchdog ends this process. In a job that continues without failed ranks, the launcher
+// does this instead, because only the launcher learns when all other ranks are ready.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +15,11 @@ enum class AfterFailure { end_process, leave_it_to_the_launcher };
 
 class Watchdog {
  public:
-  // Runs while it lives. `health` is that of this rank and outlives it. The thread receives no signals.
+  // Monitors while this object lives. `health` belongs to this rank and must outlive this object. The thread receives
+  // no signals.
   explicit Watchdog(SharedHealth& health, HealthLimits limits = {},
                     AfterFailure after_failure = AfterFailure::end_process);
-  // The rank leaves. If an exception ends it, the other ranks learn that it has failed.
+  // Records that the rank leaves. If an exception unwinds the stack, the other ranks learn that this rank has failed.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;

@@ -30,7 +30,7 @@ class WatchdogTest : public testing::Test {
   }
   ~WatchdogTest() override { ::munmap(region_, bytes_); }
 
-  // Only CTest's time limit ends this wait if the condition never holds.
+  // Waits without a limit of its own: if the condition never holds, CTest's time limit ends the test.
   template <class Condition>
   static void wait_until(Condition condition) {
     while (!condition()) std::this_thread::yield();
@@ -108,7 +108,7 @@ TEST_F(WatchdogTest, LeavesAProcessThatDoesNotNoticeToTheLauncherWhereTheJobGoes
   wait_until([&] { return health.signs_of(1).heartbeats > 0; });
   health.report({0, "", "killed by signal 9 (Killed)"});
   const uint64_t before = health.signs_of(1).heartbeats;
-  // By this time a watchdog that ends its process would have done so.
+  // After these heartbeats, a watchdog that ends its process would have done so.
   wait_until([&] { return health.signs_of(1).heartbeats > before + 15 || ::waitpid(pid, nullptr, WNOHANG) != 0; });
   EXPECT_GT(health.signs_of(1).heartbeats, before + 15);
   ::kill(pid, SIGKILL);

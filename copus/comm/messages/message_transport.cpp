@@ -14,7 +14,8 @@ namespace copus {
 
 namespace {
 
-// A reduction handles this much of a part at a time, which limits its memory to this size times the number of ranks.
+// A reduction handles at most this many bytes of a part at a time. Its memory is therefore limited to this size times
+// the number of ranks.
 constexpr int64_t window_bytes = 1 << 20;
 
 std::vector<int64_t> even_counts(int64_t count, int64_t parts) {
@@ -82,7 +83,8 @@ void MessageTransport::reduce_scatter(const Operation& operation) {
                operation.counts, operation.type, operation.reduction);
 }
 
-// Every member sends the others their parts and sums its own. Does not change `input`, unless `output` lies in it.
+// Every member sends the others their parts and sums its own part. `input` stays unchanged, unless `output` is part of
+// it.
 void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts,
                                     DataType type, Reduction reduction) {
   const int64_t element_bytes = size_of(type);
@@ -98,7 +100,7 @@ void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, s
   for (int64_t begin = 0; begin < longest; begin += window) {
     const auto length = [&](int64_t part_count) { return std::clamp<int64_t>(part_count - begin, 0, window); };
     const int64_t my_length = length(my_count);
-    // Each member begins with its successor, so that not all of them send to the same one first.
+    // Each member starts with its successor, so that not all members send to the same one first.
     for (int64_t step = 1; step < size(); ++step) {
       const int64_t from = (rank_ + size() - step) % size();
       const int64_t to = (rank_ + step) % size();
@@ -134,8 +136,8 @@ void MessageTransport::gather_parts(const void* input, std::byte* output, std::s
   messages->finish();
 }
 
-// Broadcasts along a binomial tree: in the round with `distance` d, the first d members from the root on have the data
-// and pass them to the next d members.
+// Broadcasts along a binomial tree: in the round with `distance` d, the d members from the root on have the data and
+// send them to the next d members.
 void MessageTransport::broadcast(const Operation& operation) {
   const int64_t bytes = operation.bytes();
   const int64_t place = (rank_ + size() - operation.peer) % size();
@@ -151,8 +153,8 @@ void MessageTransport::broadcast(const Operation& operation) {
   messages->finish();
 }
 
-// The dissemination barrier of Hensgen, Finkel and Manber: after the round with distance d, each member has received,
-// directly or indirectly, signals of the 2 d - 1 members before it.
+// The dissemination barrier of Hensgen, Finkel and Manber: after the round with distance d, each member has received
+// signals, directly or indirectly, from the 2 d - 1 members before it.
 void MessageTransport::barrier() {
   const std::unique_ptr<Messages> messages = start(Channel::barrier);
   const std::byte sent{};

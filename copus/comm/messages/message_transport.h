@@ -27,13 +27,13 @@ class MessageTransport : public Transport {
   void receive(void* data, int64_t bytes, int64_t from) override;
 
  protected:
-  // A message is only received on the channel on which it was sent.
+  // A message is received only on the channel on which it was sent.
   enum class Channel { collective, barrier, message };
   static constexpr int num_channels = 3;
 
   // The messages of one operation that are under way. Messages between the same two members arrive in order. Messages
-  // without bytes are not sent. After this object is destroyed, the buffers of unfinished messages are not touched any
-  // more.
+  // without bytes are not sent. Once this object is destroyed, the buffers of unfinished messages are no longer
+  // accessed.
   class Messages {
    public:
     Messages() = default;
@@ -42,7 +42,7 @@ class MessageTransport : public Transport {
     virtual ~Messages() = default;
     virtual void send(const void* data, int64_t bytes, int64_t to) = 0;
     virtual void receive(void* data, int64_t bytes, int64_t from) = 0;
-    // Returns once all of them are done; then others may be started. Throws RankFailure.
+    // Returns once all started messages are done. More can be started after that. Throws RankFailure.
     virtual void finish() = 0;
   };
 
@@ -57,7 +57,7 @@ class MessageTransport : public Transport {
   double wait_seconds() const { return wait_seconds_; }
   // Ends the job with a failure of this world rank, and throws.
   [[noreturn]] void blame(int64_t missing, const std::string& cause);
-  // The cause for a rank that kept this one waiting for too long.
+  // Describes a rank for which this rank waited too long.
   std::string kept_waiting() const;
 
  private:

@@ -18,11 +18,11 @@ using std::chrono::milliseconds;
 
 constexpr auto look_interval_over_mpi = milliseconds(25);
 constexpr auto longest_telling_over_mpi = milliseconds(200);
-// A rank that has not noticed a failure is ended after this time.
+// A rank that has not noticed a failure after this time is ended.
 constexpr auto grace_over_mpi = milliseconds(700);
-// The time for ranks to end by themselves before the rank that told the user ends the job.
+// How long ranks have to end by themselves before the rank that reported the failure to the user ends the job.
 constexpr auto head_start = milliseconds(300);
-// The time that the rank that reports to the user has to end the job, before another rank ends it.
+// How long the rank that reports to the user has to end the job before another rank does it.
 constexpr auto time_for_teller = milliseconds(2000);
 
 int rank_in(MPI_Comm group) {
@@ -39,7 +39,7 @@ int size_of(MPI_Comm group) {
 
 }  // namespace
 
-// A text that is too long, which only a long cause can make it, is truncated.
+// A text that is too long is truncated. Only a long failure cause makes it too long.
 struct MpiHealth::Message {
   int64_t kind = 0;
   std::array<char, place_bytes + cause_bytes + 96> content{};
@@ -86,8 +86,8 @@ void MpiHealth::end_job() {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Once this rank's threads see a failure, they give up their buffers. From then on nothing may call MPI, because MPI
-// would continue to write messages under way into these buffers.
+// Once this rank's threads see a failure, they free their buffers. After that nothing may call MPI, because MPI would
+// write messages under way into the freed buffers.
 void MpiHealth::watch() {
   while (true) {
     listen();
@@ -149,8 +149,8 @@ void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   }
 }
 
-// Reports the failure to the user if that is this rank's task, waits until the ranks below know of the failure, and
-// makes it visible to this rank's threads. One rank reports for all: rank 0 or, if rank 0 failed, rank 1.
+// If it is this rank's task, reports the failure to the user: one rank reports for all, rank 0 or, if rank 0 failed,
+// rank 1. Then waits until the ranks below know of the failure, and makes it visible to this rank's threads.
 void MpiHealth::tell(const TreeMember::Decision& decision) {
   FailureReport failure = decision.failure;
   const bool tells = rank() == (failure.rank == 0 ? 1 : 0);

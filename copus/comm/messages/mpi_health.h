@@ -16,7 +16,7 @@ namespace copus {
 
 class MpiHealth final : public HeartbeatHealth {
  public:
-  // All ranks of `parent` construct theirs within about a second of each other.
+  // All ranks of `parent` must construct this object within about a second of each other.
   MpiHealth(MPI_Comm parent, double wait_seconds);
   MpiHealth(const MpiHealth&) = delete;
   MpiHealth& operator=(const MpiHealth&) = delete;
@@ -24,9 +24,8 @@ class MpiHealth final : public HeartbeatHealth {
 
   // Ends monitoring and heartbeats. For the normal end of a job, with all ranks present.
   void stop();
-  // Ends the rest of the job after a failure. The rank that reported the failure to the user ends the job. If that rank
-  // is gone too, a rank that detected the failure itself reports it later and ends the job. On other ranks this
-  // returns.
+  // Ends the job after a failure. The rank that reported the failure to the user does this. If that rank is gone too, a
+  // rank that noticed the failure itself reports it later and ends the job. On all other ranks this function returns.
   void end_job();
 
  private:

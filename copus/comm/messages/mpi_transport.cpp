@@ -33,8 +33,7 @@ class MpiTransport::MpiMessages final : public Messages {
   MpiMessages(const MpiMessages&) = delete;
   MpiMessages& operator=(const MpiMessages&) = delete;
 
-  // After a failure the buffers are about to be freed, so messages that have not begun to arrive must not be written
-  // into the buffers.
+  // After a failure the buffers will be freed, so messages that have not begun to arrive must not be written into them.
   ~MpiMessages() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL && peers_[i].is_source) MPI_Cancel(&requests_[i]);
@@ -91,7 +90,7 @@ class MpiTransport::MpiMessages final : public Messages {
     return &requests_.back();
   }
 
-  // Checks health first, because after a failure nothing may touch buffers that another thread may have given up.
+  // Checks health first: after a failure another thread may have given up its buffers, so they must not be touched.
   bool all_done() {
     transport_.health().check();
     int done = 0;

@@ -26,8 +26,8 @@ namespace copus {
 
 namespace {
 
-// There are no heartbeats while ranks wait for one another in MPI_Finalize, so a stopped rank is noticed only after
-// this time. The time is long, because on an overloaded machine a finished job must not fail.
+// Ranks send no heartbeats while they wait for one another in MPI_Finalize, so a stopped rank is noticed only after
+// this time. The time is long so that a finished job does not fail on an overloaded machine.
 constexpr double finalize_seconds = 10;
 
 // Ends the process if the returned object lives too long. The object guards MPI calls that wait for other ranks and
@@ -44,7 +44,7 @@ std::jthread limit_time(double seconds, std::string message) {
   });
 }
 
-// Returns the first tag of each group. The tag is derived from the members only, because ranks may make their groups in
+// Gives each group its first tag. The tag is derived only from the members, because ranks may make their groups in
 // different orders.
 class Tags {
  public:
@@ -56,8 +56,9 @@ class Tags {
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
 
-  // Checks that no two groups have the same tags. Such groups would receive each other's messages, but only between two
-  // ranks that are in both groups, and these two ranks make both groups in this world.
+  // Checks that no two groups of this rank have the same tag; they would receive each other's messages. Checking
+  // locally is enough: messages can only be confused between two ranks that belong to both groups, and each of those
+  // ranks creates both groups here.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
     for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
@@ -72,7 +73,8 @@ class Tags {
 };
 
 void start_mpi(double wait_seconds) {
-  // Libraries write to sockets of dead ranks. That must not kill this rank before the dead one is named.
+  // MPI libraries write to sockets of dead ranks. The resulting SIGPIPE must not kill this rank before it has reported
+  // the dead rank.
   std::signal(SIGPIPE, SIG_IGN);
   const std::jthread limit = limit_time(wait_seconds, concat("not all ranks have come within ", wait_seconds, " s"));
   int provided = 0;
@@ -99,8 +101,9 @@ class MpiWorld final : public World {
   MpiWorld(int64_t rank, int64_t size, const std::shared_ptr<MpiMembership>& membership)
       : World(rank, size, membership), membership_(*membership) {}
 
-  // A failed rank ends without MPI_Finalize. mpirun then ends the other ranks; without mpirun they miss this rank's
-  // heartbeat. After an error of its own a rank does nothing else here, because the error is still to be printed.
+  // A failed rank ends without MPI_Finalize. mpirun then ends the other ranks; without mpirun they notice that this
+  // rank's heartbeats stop. After an error of its own, a rank does nothing else here, because its error has yet to be
+  // printed.
   ~MpiWorld() override {
     MpiHealth& health = membership_.health;
     try {

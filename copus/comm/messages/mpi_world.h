@@ -1,5 +1,5 @@
-// Connects ranks on several machines without GPUs by an MPI library. This part of a build is optional; without_mpi.cpp
-// replaces it if there is no MPI.
+// Connects ranks on several machines without GPUs by an MPI library. This is an optional part of the build:
+// without_mpi.cpp replaces it if there is no MPI.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,12 @@ namespace copus {
 bool has_mpi();
 
 // Joins the job for which mpirun, srun or a similar launcher started this process. A process can join only once,
-// because the destruction of the world ends MPI. The destruction waits for the other ranks, unless the job has failed
-// or an exception is in flight. The rank that finds a failure prints it for the whole job, and a rank that does not
-// notice the failure in time is ended. Throws UserError if the build has no MPI or the MPI library does not support
-// several threads. Ends the process if the ranks do not come within `wait_seconds`, because the start of MPI cannot be
-// interrupted.
+// because destroying the world shuts MPI down. The destructor waits for the other ranks, unless the job has failed or
+// an exception is in flight. The rank that notices a failure prints it for the whole job, and a rank that does not
+// notice it in time is ended.
+//
+// Throws UserError if the build has no MPI or the MPI library does not support several threads. If the ranks do not
+// come within `wait_seconds`, ends the process, because MPI_Init cannot be interrupted.
 std::unique_ptr<World> join_mpi(double wait_seconds);
 
 }  // namespace copus

@@ -1,11 +1,12 @@
 // Plans the messages with which the members of a group reduce a small vector, if the order of the additions does not
-// matter: recursive doubling (Thakur, Rabenseifner & Gropp 2005, section 4.1). The plan has no threads and connections.
+// matter: recursive doubling (Thakur, Rabenseifner & Gropp 2005, section 4.1). The plan uses no threads or connections.
 // A transport executes it, and tests execute it for thousands of members at once.
 //
 // For n members, with 2^k <= n < 2^(k+1): the first 2 (n - 2^k) members form pairs, and the second member of each pair
 // gives its values to the first. The remaining 2^k members exchange their values with the member at distance 1, 2, 4,
-// ..., always between neighbouring blocks of members. Then the first member of each pair returns the result. So a
-// member has at most k + 1 peers, and the result is available after k rounds, or k + 2 if n is not a power of two.
+// ..., always between neighbouring blocks of members. Then the first member of each pair returns the result to the
+// second. So a member has at most k + 1 peers, and the result is available after k rounds, or k + 2 if n is not a power
+// of two.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,9 @@ namespace copus {
 
 // What a member does in one round: it sends its values and, at the same time, combines them with the received values.
 struct ReductionRound {
-  // The members whose values a received vector combines: the members before or after the members that this member's own
-  // values cover, or all members. In the last case the received values replace the member's own values.
+  // Which members' values are combined in the received vector. before, after: those of members before or after the
+  // members that this member's own values cover. instead: those of all members; the received values then replace the
+  // own values.
   enum class Received { before, after, instead };
 
   int64_t send_to = -1;       // -1: nobody
@@ -30,14 +32,14 @@ struct ReductionRound {
 // Returns the rounds of one member, without rounds in which it does nothing.
 std::vector<ReductionRound> reduction_rounds(int64_t size, int64_t member);
 
-// Returns whether an all-reduce uses these rounds. It uses them if it has at most small_all_reduce_bytes and its result
-// does not depend on the order of the additions, as for sums of integers, which wrap, and for maxima. The rounds keep
-// the order of the members. So even the signs of zeros and NaNs are bitwise equal to the results of reduce_elements
-// from all values at once.
+// Returns whether an all-reduce uses these rounds: it has at most small_all_reduce_bytes, and its result does not
+// depend on the order of the additions. This holds for sums of integers, which wrap, and for maxima. Because the rounds
+// keep the order of the members, even the signs of zeros and the NaNs of maxima are bitwise those of reduce_elements on
+// all values at once.
 bool goes_by_rounds(const Operation& all_reduce);
 
-// Up to this size, every member of an all-reduce gets all values. Above this size, a member first gets the values of
-// its own part only, and then the results of the other members.
+// Up to this size, every member of an all-reduce gets all values. Above this size, each member first gets only the
+// values of its own part, and then the results of the other parts.
 inline constexpr int64_t small_all_reduce_bytes = 16 << 10;
 
 // Combines `received` with `values`. Both have `count` elements.

@@ -56,7 +56,8 @@ TEST(ReductionRounds, EveryMemberHasTheSumWhateverTheDelays) {
   }
 }
 
-// Combining only neighbouring blocks in their order makes maxima bitwise equal to those in the whole group's order.
+// Only neighbouring blocks are combined, in their order. So maxima are bitwise those of a reduction in the group's
+// order.
 TEST(ReductionRounds, OnlyNeighboursAreCombinedInTheirOrder) {
   using Block = std::pair<int64_t, int64_t>;  // members from .. until
   for (int64_t size = 1; size <= 130; ++size) {
@@ -108,7 +109,7 @@ TEST(ReductionRounds, SumsOfFloatsKeepTheGroupsOrder) {
   }
 }
 
-// Comparing numbers would not show the sign of a zero, or which NaN it is.
+// Bits are compared, because a comparison of numbers shows neither the sign of a zero nor which NaN it is.
 TEST(ReductionRounds, MaximaAreBitwiseThoseOfTheGroupsOrder) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double special[] = {0.0, -0.0, nan, -nan, std::bit_cast<double>(std::bit_cast<uint64_t>(nan) + 5), -1, 7};

@@ -1,5 +1,5 @@
-// Simulates thousands of members that reduce by reduction_rounds, in one process. Tests and tables of the cost use this
-// simulation. The members act like MessageTransport. Messages take a given time, plus an individual delay if one is
+// Simulates, in one process, thousands of members that reduce by reduction_rounds. Used by tests and to compute tables
+// of costs. The members act like MessageTransport. Each message takes a given time, plus an individual delay if one is
 // given.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace copus {
 
 struct MessageCosts {
   double latency_seconds = 0;      // from the sender's connection to the receiver's
-  double seconds_per_message = 0;  // of the sender's processor, and the same of the receiver's
+  double seconds_per_message = 0;  // processor time of the sender, and as much of the receiver
   double bytes_per_second = 1;     // of a connection
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 // A frame is long enough to use the bandwidth, and short enough that other streams get their turn soon.
 constexpr int64_t longest_frame = 256 << 10;
-// The receiver acknowledges in steps. It may have consumed this much of a window before it tells the sender.
+// A receiver acknowledges in steps: it may have consumed this many bytes without telling the sender.
 constexpr int64_t untold_bytes = TcpConnections::window_bytes / 4;
 // The number of bytes to read from one connection before the next one gets its turn.
 constexpr int64_t bytes_of_a_turn = 4 << 20;
@@ -85,7 +85,7 @@ TcpConnections::Handle TcpConnections::receive(const TcpStream& stream, std::byt
     in.awaited.push_back(message);
     return message;
   }
-  // If this fails, the thread continues to store incoming data in the message that is there.
+  // If this check fails, the thread continues to store incoming data in the message that has already begun to arrive.
   COPUS_CHECK(in.early.front().bytes == bytes, "rank ", stream.peer, " sent ", in.early.front().bytes, " bytes, rank ",
               rank_, " expects ", bytes);
   const Early early = std::move(in.early.front());
@@ -144,7 +144,7 @@ TcpConnections::OutLink& TcpConnections::link_to(int64_t peer) {
   return link;
 }
 
-// Immediately sends as much as the connection accepts, without switching threads.
+// Sends as much as the connection accepts on the caller's thread, which saves a switch to the other thread.
 void TcpConnections::enqueue(Handle message) {
   const TcpStream stream = message->stream;
   OutLink& link = link_to(stream.peer);
@@ -155,7 +155,7 @@ void TcpConnections::enqueue(Handle message) {
   if (link.sending != nullptr || !link.greeting.empty()) wake();
 }
 
-// The streams of a connection take turns.
+// Chooses the next stream to send a frame: the streams of a connection take turns.
 TcpConnections::OutStream* TcpConnections::next_to_send(OutLink& link) {
   auto next = link.streams.upper_bound(link.last);
   for (size_t i = 0; i < link.streams.size(); ++i, ++next) {
@@ -251,7 +251,7 @@ void TcpConnections::read(int64_t peer, InLink& link) {
   }
 }
 
-// Returns false if the header is not the header of a valid frame.
+// Returns false if the header does not begin a valid frame.
 bool TcpConnections::begin_body(int64_t peer, InLink& link) {
   link.header_bytes = 0;
   link.frame_left = link.header.bytes;
@@ -302,8 +302,8 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   return received;
 }
 
-// Records that `bytes` of a stream have reached their destination. When enough bytes have arrived, acknowledges them,
-// so that the sender may send as many more.
+// Records that `bytes` of a stream have been consumed. Acknowledges them when enough have been, so that the sender may
+// send as many more.
 void TcpConnections::take(const TcpStream& key, InStream& stream, int64_t bytes) {
   stream.taken += bytes;
   const auto link = in_.find(key.peer);

@@ -1,9 +1,10 @@
 // Sends messages between one rank and all others over TCP. A rank connects to another rank when it first has a message
-// for it, so a job has no more connections than its groups need. Each direction has its own connection.
+// for that rank, so a job has only the connections that its groups need. Each direction has its own connection.
 //
-// Messages of several streams share a connection, in frames, without blocking each other. At most window_bytes of each
-// stream are under way; the receiver buffers them even without a receive. When the receiver has consumed them, it
-// acknowledges them, and more may be sent. The window also bounds the memory.
+// Messages of several streams share a connection. They are sent in frames, so that they do not block each other. At
+// most window_bytes of each stream may be unacknowledged; the receiver buffers them even if nobody receives yet, so the
+// window also bounds its memory. When they have been consumed, the receiver acknowledges them, and the sender may send
+// as many more.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@ class TcpConnections {
   struct Message;
 
  public:
-  // The most bytes of a stream that may be under way before the receiver asks for them.
+  // The most bytes of a stream that may be sent before the receiver has acknowledged any.
   static constexpr int64_t window_bytes = 4 << 20;
 
   // `addresses`: of all ranks' doors.
@@ -49,24 +50,24 @@ class TcpConnections {
 
   using Handle = std::shared_ptr<Message>;
 
-  // Both require `bytes` > 0. A send is done when the data may be overwritten. Buffers must stay alive until the
-  // message is done or given up.
+  // Both functions require `bytes` > 0. A send is done when its data may be overwritten. Buffers must stay alive until
+  // their message is done or given up.
   Handle send(const TcpStream& stream, const std::byte* data, int64_t bytes);
   Handle receive(const TcpStream& stream, std::byte* data, int64_t bytes);
-  // Sends a copy if it fits into the window, and returns whether it did.
+  // Sends a copy of the data if it fits into the window. Returns whether it did.
   bool try_send(const TcpStream& stream, const std::byte* data, int64_t bytes);
 
-  // Waits for at most `longest`. Returns whether all of them are done.
+  // Waits for at most `longest`. Returns whether all messages are done.
   bool wait(std::span<const Handle> messages, std::chrono::milliseconds longest);
-  // For the first of these messages that is not done, returns the peer. Also returns the time at which a connection
-  // with this peer ended, if one did.
+  // The peer of the first of these messages that is not done, and the time at which a connection with this peer ended,
+  // if one did.
   struct Missing {
     int64_t peer;
     std::optional<std::chrono::steady_clock::time_point> lost;
   };
   Missing missing(std::span<const Handle> messages);
-  // Stops touching the buffers of these messages. Closes the connections of unfinished messages, because after a
-  // truncated message nothing else can be sent on a connection.
+  // Stops accessing the buffers of these messages. Closes the connections of unfinished messages, because nothing can
+  // be sent on a connection after a truncated message.
   void give_up(std::span<const Handle> messages);
 
  private:
@@ -132,7 +133,7 @@ class TcpConnections {
   void take(const TcpStream& key, InStream& stream, int64_t bytes);
   void lose(int64_t peer);
 
-  // What the thread polls. This thread also closes connections that have ended.
+  // What the moving thread polls. This thread also closes connections that have ended.
   struct Watched {
     std::vector<pollfd> descriptors;  // those of the connections first
     std::vector<int64_t> in;          // the peers of these connections

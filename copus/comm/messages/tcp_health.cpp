@@ -160,8 +160,9 @@ void TcpHealth::listen_to(int64_t neighbour, TextLink& link, Clock::time_point n
   if (link.is_over()) member().lose(neighbour);
 }
 
-// Skips heartbeats to a rank that does not read, because they would fill the memory here. Exchanges data after each
-// text. So the first heartbeat, which carries this rank's pid, is not skipped because of the texts before it.
+// A heartbeat to a rank that does not read is skipped, because it would only fill this process' memory. Data are
+// exchanged after each text, so that the queue is empty and the first heartbeat, which carries this rank's pid, is not
+// skipped.
 void TcpHealth::send_texts() {
   for (const TreeMember::Text& text : member().take_texts()) {
     TextLink& link = links_.at(text.to);
@@ -192,7 +193,7 @@ void TcpHealth::see_to_the_end(std::unique_lock<std::mutex>& lock) {
   const bool in_failure = has_failed();
   const bool in_order = member().has_ended() && !in_failure;
   const auto flush_end = Clock::now() + (in_order ? longest_farewell : longest_telling);
-  // At an orderly end, the ranks below close their connections first, so that no text sent to them is lost.
+  // At an orderly end, child ranks close their connections first, so that no text sent to them is lost.
   const auto is_done = [&](const auto& entry) {
     const auto& [neighbour, link] = entry;
     return link.is_over() || (link.all_sent() && (!in_order || neighbour < rank()));

@@ -1,6 +1,7 @@
-// Implements Health over TCP, and the meeting of the ranks. Each rank is connected to its neighbours in the tree of
-// ranks (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks are
-// started machine by machine, each machine has its own log, so one rank per machine reports a failure to the user.
+// Implements Health over TCP, and the meeting of the ranks. Each rank is connected only to its neighbours in the tree
+// of ranks (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks
+// are started machine by machine, each machine has its own log; so on each machine one rank reports a failure to the
+// user.
 #pragma once
 
 #include <chrono>
@@ -29,10 +30,10 @@ struct TcpRank {
   int64_t num_of_machine = 1;
   double wait_seconds = 0;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();  // when the start began
-  // Whether this rank reports failures to the user, and ends its process if the job has failed and the rank does not
-  // notice. Not set for ranks that are threads.
+  // Whether this rank has a watchdog, which (a) reports failures to the user and (b) ends the process if the job has
+  // failed and the rank does not notice. Not set for ranks that are threads.
   bool watch = false;
-  // With `watch`: if a launcher reports to the user and ends ranks that do not notice, this object does neither.
+  // With `watch`: whether the watchdog does (a) and (b), or a launcher does both.
   AfterFailure after_failure = AfterFailure::end_process;
   std::optional<std::chrono::steady_clock::time_point> clock_start =
       {};  // zero of the rank's clock; empty: when all ranks have met
@@ -40,19 +41,20 @@ struct TcpRank {
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // `door`: for the ranks below, if there are any. It admits them from now on, so its address may be published.
+  // `door`: the listening socket for child ranks, if there are any. From now on it admits them, so its address may be
+  // published.
   TcpHealth(const TcpRank& self, std::optional<TcpDoor> door);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;
   ~TcpHealth() override;
 
-  // For all ranks except 0: sets the connection to the rank above. `token`: the job's.
+  // For all ranks except 0: sets the connection to the parent rank. `token`: the job's secret.
   void join_parent(TcpSocket to_parent, const std::string& token);
-  // The rank above could not be found in time. Tells the ranks below, and throws RankFailure.
+  // Ends the meeting because the parent rank could not be found in time: tells the child ranks, and throws RankFailure.
   [[noreturn]] void miss_parent();
 
-  // Sends this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if the addresses do
-  // not come. Regularly calls `failed_meanwhile`, if given, and reports the failure that it returns.
+  // Sends this rank's address to all ranks, and returns the addresses of all. Throws RankFailure if addresses are
+  // missing. If `failed_meanwhile` is given, calls it regularly and reports the failure that it returns.
   std::vector<TcpAddress> meet(const TcpAddress& own,
                                const std::function<std::optional<FailureReport>()>& failed_meanwhile = {});
 

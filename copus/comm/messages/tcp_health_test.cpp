@@ -62,7 +62,7 @@ TEST(TcpJobs, ThatNothingIsSentInMeetAndPart) {
   EXPECT_EQ(sizes, 25);
 }
 
-// The number of this machine's listening sockets.
+// The number of listening sockets on this machine.
 int64_t num_doors() {
   std::ifstream table("/proc/self/net/tcp");
   std::set<std::string> listening;
@@ -96,7 +96,7 @@ TEST(TcpJobs, CloseTheirDoorsWhenAllHaveCome) {
           everyone.receive(&value, 1, DataType::int64, from);
           EXPECT_EQ(value, world.rank());
         }
-        // The thread that admitted the last rank closes the door after that.
+        // The thread closes the listening socket only after it has admitted the last rank.
         while (true) {
           const std::scoped_lock lock(mutex);
           if (num_doors() == before) break;

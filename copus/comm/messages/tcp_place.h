@@ -9,13 +9,14 @@ namespace copus {
 
 struct TcpPlace {
   TcpAddress address;
-  std::string token;  // the job's secret if the readers do not have it yet; otherwise empty
+  std::string token;  // the job's secret, if the readers do not have it yet; otherwise empty
 };
 
 std::string to_text(const TcpPlace& place);
 
-// Parses the text of a place. Throws UserError, which names the owner `whose`, if the text has another form: another
-// job or program may use the same meeting place. The message does not repeat the text, which may contain a secret.
+// Parses the text in which a process published its address. Throws UserError, which names the owner as `whose`, if the
+// text has another form, because another job or program may use the same meeting place. The error does not quote the
+// text, which may contain a secret.
 TcpPlace read_place(const std::string& text, const std::string& whose, bool with_token);
 
 }  // namespace copus

@@ -24,7 +24,7 @@ TEST(TcpPlace, ReadsWhatItWrites) {
   EXPECT_EQ(without.token, "");
 }
 
-// Opening a door with such a token, or connecting to such an address, would be an error of ours.
+// Such a token or address can only result from a bug in Copus.
 TEST(TcpPlace, RefusesOtherTextsAndKeepsThemSecret) {
   const std::string token(token_letters, 'a');
   const auto message = [](const std::string& text, bool with_token) {

@@ -33,12 +33,12 @@ using Clock = std::chrono::steady_clock;
 
 // A connection without a complete hello is closed after this time.
 constexpr auto longest_hello = std::chrono::seconds(5);
-// The largest number of accepted connections to a listening socket (Door) that have not yet sent the job's first
-// message, the hello. This number is also at most a quarter of the files that the process may open. At the limit, a new
-// connection is accepted, and the oldest connection without a hello is closed.
+// The largest number of accepted connections that have not yet sent the job's first message, the hello. At most a
+// quarter of the files that this process may open are used for them. At the limit, each new connection closes the
+// oldest one without a hello.
 constexpr size_t most_strangers = 1024;
 constexpr size_t share_of_files = 4;
-// The number of new or active connections to handle before messages get their turn.
+// The number of new or active connections without a hello that are handled before messages are handled again.
 constexpr int strangers_of_a_turn = 64;
 constexpr int backlog = 4096;
 constexpr int poll_milliseconds = 25;
@@ -72,7 +72,7 @@ std::vector<AnyAddress> resolve_all(const std::string& host, int64_t port, int f
   return all;
 }
 
-// Empty if the host is unknown: a name may become known when its machine starts.
+// Returns no address if the host is unknown, because its name may become known when its machine starts.
 std::vector<AnyAddress> addresses_now(const std::string& host, int64_t port) {
   try {
     return resolve_all(host, port, 0);
@@ -178,7 +178,7 @@ bool wait_for_listener(const std::string& host, int64_t port, double seconds, co
     if (!attempt.is_open()) return false;  // a kind of address that this machine lacks
     const bool begun = ::connect(attempt.descriptor(), address.get(), address.length) == 0 || errno == EINPROGRESS;
     if (!begun || !finish_connecting(attempt, longest_attempt_seconds, is_useless)) return false;
-    // If the system happens to choose the same port for our end, the socket is connected to itself.
+    // If the system happens to choose the target port for this end too, the socket is connected to itself.
     const TcpAddress own = own_address_of(attempt.descriptor());
     return own.port != port || own.host != host_of(address.get(), address.length);
   };
@@ -274,7 +274,7 @@ std::vector<TcpDoor::Guest> TcpDoor::admit() {
     somebody_comes = somebody_comes || stranger == nullptr;
     if (stranger != nullptr) hear(stranger->place, guests);
   }
-  // After the others, because it may close some of them.
+  // Accepting comes last, because it may close some of the connections handled above.
   if (somebody_comes) open_to_strangers(guests);
   const auto now = Clock::now();
   while (!strangers_.empty() && now - strangers_.front().since > longest_hello) send_away(strangers_.begin());
@@ -286,7 +286,8 @@ void TcpDoor::send_away(Place place) {
   strangers_.erase(place);
 }
 
-// A rank sends its hello immediately, so it is admitted at once, however many other connections there are.
+// Accepts new connections. A rank sends its hello immediately, so it is admitted at once, however many connections
+// without a hello there are.
 void TcpDoor::open_to_strangers(std::vector<Guest>& guests) {
   for (int i = 0; i < strangers_of_a_turn; ++i) {
     TcpSocket socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -312,7 +313,8 @@ void TcpDoor::hear(Place place, std::vector<Guest>& guests) {
   strangers_.erase(place);
 }
 
-// Reads no byte beyond the hello. Neither the time nor the content of the answer shows how much of the token was right.
+// Reads no byte beyond the hello. The duration and the content of the answer must not show how much of the token was
+// right.
 TcpDoor::Judgement TcpDoor::judge(Stranger& stranger) const {
   const std::vector<std::byte> expected = hello(token_, 0);
   const size_t heard = stranger.said.size();

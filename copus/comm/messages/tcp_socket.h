@@ -1,4 +1,4 @@
-// Sockets between ranks: addresses, connections, and a door that admits only ranks of the job.
+// Sockets between ranks: addresses, connections, and a listening socket (TcpDoor) that admits only ranks of the job.
 #pragma once
 
 #include <poll.h>
@@ -22,7 +22,7 @@ struct TcpAddress {
   int64_t port = 0;
 };
 
-// Owns a socket, which exec closes, or none. None of its functions block.
+// Owns a socket, which exec closes, or no socket. No function blocks.
 class TcpSocket {
  public:
   explicit TcpSocket(int descriptor = -1) : descriptor_(descriptor) {}
@@ -30,8 +30,8 @@ class TcpSocket {
   int descriptor() const { return descriptor_.number(); }
   bool is_open() const { return descriptor_.is_open(); }
 
-  // send() (`first`, then `second`) and receive() transfer as many bytes as is possible without waiting, and return
-  // their number, or -1 if the connection has ended.
+  // send() (`first`, then `second`) and receive() transfer as many bytes as is possible without waiting. They return
+  // this number, or -1 if the connection has ended.
   int64_t send(std::span<const std::byte> first, std::span<const std::byte> second = {});
   int64_t receive(std::span<std::byte> data) const;
 
@@ -48,15 +48,15 @@ bool finish_connecting(const TcpSocket& socket, double seconds, const std::funct
 // the wait, as above.
 bool wait_for_listener(const std::string& host, int64_t port, double seconds,
                        const std::function<bool()>& is_useless = {});
-// Returns the address of this machine from which a host, given by name or number, is reached. It is the loopback
-// address if the host is given as a loopback number or as "localhost". Otherwise other machines can reach the address:
-// if /etc/hosts maps the name of this machine to the loopback interface, the address belongs to the first other
-// interface. Throws UserError for an unknown host.
+// Returns the address of this machine from which a host, given by name or number, is reached. If the host is a loopback
+// number or "localhost", this is the loopback address. Otherwise it is an address that other machines can reach: if
+// /etc/hosts maps this machine's name to the loopback interface, the address of the first other interface. Throws
+// UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);
-// Binds a port at this one address of this machine, for a process that will listen there. The socket is not open if the
-// host is not given by number, or if the port is not available there.
+// Binds a port at this one address of this machine, for a process that will listen there. If the host is not given by
+// number, or the port is not available, the returned socket is not open.
 TcpSocket bind_to(const std::string& host, int64_t port);
-// This machine's address in a connected socket.
+// This machine's address on a connected socket.
 std::string own_host_of(const TcpSocket& socket);
 
 // Raises the limit on open files: a rank has two sockets for each rank with which it exchanges messages, and most
@@ -70,11 +70,11 @@ std::string make_token();
 // What a rank sends first when it connects.
 std::vector<std::byte> hello(const std::string& token, int64_t rank);
 
-// Waits for connections at one address of this machine. A connection must begin with the job's first message, the
-// hello. Connections without a hello are closed, and their number is limited.
+// A listening socket at one address of this machine. A connection must begin with the job's first message, the hello.
+// Connections that do not are closed, and the number of those that have not sent it yet is limited.
 class TcpDoor {
  public:
-  // Opens at a free port. Throws UserError if the address is not this machine's.
+  // Listens at a free port. Throws UserError if the address is not this machine's.
   TcpDoor(const std::string& host, std::string token, int64_t num_ranks);
 
   const TcpAddress& address() const { return address_; }
@@ -84,7 +84,8 @@ class TcpDoor {
     int64_t rank;
     TcpSocket socket;
   };
-  // Returns ranks that have sent the hello since the last call. Call it when the descriptor is readable, and regularly.
+  // Returns the ranks that have sent the hello since the last call. Call it when the descriptor is readable, and
+  // regularly.
   std::vector<Guest> admit();
   void add_descriptors(std::vector<pollfd>& descriptors) const;
 
@@ -108,7 +109,7 @@ class TcpDoor {
   const int64_t num_ranks_;
   size_t most_strangers_ = 0;
   TcpSocket listener_;
-  TcpSocket visitors_;  // an epoll instance, so that a check does not visit all of them
+  TcpSocket visitors_;  // an epoll instance, so that a check need not visit every connection
   TcpAddress address_;
   std::list<Stranger> strangers_;  // in the order of their arrival
 };

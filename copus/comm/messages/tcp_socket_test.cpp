@@ -1,4 +1,4 @@
-// Tests which connections a rank's door admits, and what happens to the others.
+// Tests which connections a rank's listening socket (TcpDoor) admits, and what happens to the others.
 #include "copus/comm/messages/tcp_socket.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return bytes;
 }
 
-// Connects to the door and sends `words`.
+// Connects to the listening socket and sends `words`.
 TcpSocket knock(const TcpDoor& door, const std::vector<std::byte>& words) {
   TcpSocket socket = start_connecting(door.address());
   EXPECT_TRUE(finish_connecting(socket, 10));
@@ -36,7 +36,7 @@ TcpSocket knock(const TcpDoor& door, const std::vector<std::byte>& words) {
   return socket;
 }
 
-// Returns the guests that the door admits until there are `expected` ones.
+// Waits until the listening socket has admitted `expected` connections, and returns them.
 std::vector<TcpDoor::Guest> let_in(TcpDoor& door, size_t expected) {
   std::vector<TcpDoor::Guest> guests;
   while (guests.size() < expected) {
@@ -141,7 +141,7 @@ TEST_P(Door, IsOpenToRanksHoweverManyStrangersStandThere) {
     EXPECT_TRUE(door_.admit().empty());
   }
   EXPECT_LE(num_open_files() - files_before - crowd, most_inside);
-  // The rank is admitted at once, not only after the strangers' time is over.
+  // The rank must be admitted at once, not only after the other connections have timed out.
   const TcpSocket rank = knock(door_, hello(token(), 1));
   std::vector<TcpDoor::Guest> guests;
   for (int looks = 0; looks < 10 && guests.empty(); ++looks) guests = door_.admit();

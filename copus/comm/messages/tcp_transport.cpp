@@ -11,8 +11,8 @@ using Clock = std::chrono::steady_clock;
 
 // A waiting rank checks this often whether the job has failed.
 constexpr auto progress_interval = std::chrono::milliseconds(25);
-// The time that health has to find out what happened to a rank whose connection closed. If that rank is well, the
-// network is at fault.
+// After a rank's connection has closed, health has this long to report what happened to the rank. If it reports
+// nothing, the rank is well and the network is at fault.
 constexpr auto time_for_health = std::chrono::seconds(1);
 
 }  // namespace

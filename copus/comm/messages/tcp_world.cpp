@@ -35,7 +35,8 @@ std::optional<FailureReport> failure_meanwhile(const TcpMeeting& meeting) {
   return meeting.failed_meanwhile ? meeting.failed_meanwhile() : std::nullopt;
 }
 
-// The rank above may have failed after it published its address. Then that failure is the reason, not the network.
+// The parent rank may have failed after it published its address. Then that failure must be reported, not the
+// connection error that it causes.
 void wait_for_a_reason(const TcpMeeting& meeting) {
   if (!meeting.failed_meanwhile) return;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(meeting.longest_finding_seconds);
@@ -67,10 +68,10 @@ std::string place_of_first(const TcpMeeting& meeting, const TcpRank& self) {
   throw RankFailure(did_not_come(0, self.wait_seconds));
 }
 
-// The ranks below are admitted, and receive heartbeats from this rank, before the rank above has come.
+// Admits the child ranks and sends them heartbeats before the parent rank has come.
 Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
   const RankTree tree(self.rank, self.size);
-  TcpAddress above;  // at first rank 0's
+  TcpAddress above;  // of the parent; at first rank 0's address
   std::string token;
   if (tree.is_root()) {
     token = make_token();
@@ -80,7 +81,7 @@ Entrance enter(const TcpRank& self, const TcpMeeting& meeting) {
     token = first.token;
   }
   std::optional<TcpDoor> door_of_health;
-  std::string place;  // of that door, if there is one
+  std::string place;  // the address of the listening socket, if there is one
   if (tree.is_root() || !tree.children().empty()) {
     const TcpAddress& address = door_of_health.emplace(meeting.host, token, self.size).address();
     place = to_text({address, tree.is_root() ? token : ""});
@@ -133,7 +134,8 @@ class TcpWorld final : public World {
   explicit TcpWorld(const std::shared_ptr<TcpMembership>& membership)
       : World(membership->self.rank, membership->self.size, membership), membership_(*membership) {}
 
-  // Tells the other ranks before the groups are destroyed, whose threads may be waiting for them.
+  // Tells the other ranks that this rank leaves before it destroys the groups, whose threads may be waiting for those
+  // ranks.
   ~TcpWorld() override {
     const bool in_good_order = std::uncaught_exceptions() <= exceptions_at_start_;
     if (!in_good_order) membership_.health->report_own_error();

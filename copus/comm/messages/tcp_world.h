@@ -12,32 +12,32 @@
 
 namespace copus {
 
-// What a rank knew when it left.
+// What a rank knew about the job when it left.
 struct TcpParting {
   std::optional<FailureReport> failure;
   double expected_step_seconds = 0;
 };
 
-// How ranks find the ranks above them in the tree. Rank 0 publishes a text with its address and the job's secret, which
-// every connection must present. Other ranks publish their address. After meeting, every rank knows the addresses of
-// all ranks.
+// How ranks find their parents in the tree of ranks. Rank 0 publishes a text with its address and the job's secret,
+// which every connection must present. Other ranks publish only their addresses. After the meeting, every rank knows
+// the addresses of all ranks.
 struct TcpMeeting {
   std::string host;  // the address of this rank's machine for other ranks
   std::function<void(int64_t rank, const std::string& place)> publish;
   // Waits for a rank's text; empty if it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
 
-  // The following members are for ranks whose launcher continues without failed ranks. They may be empty.
+  // The members below are for ranks whose launcher continues without failed ranks. They may be empty.
   //
-  // Returns a failure that the launcher has found. Such a failure ends the meeting.
+  // Returns a failure that the launcher has reported. Such a failure ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};
-  // The longest time until the launcher finds it, for ranks that cannot reach the failed one.
+  // How long a rank that cannot reach another one waits for the launcher to report that rank's failure.
   double longest_finding_seconds = 0;
   // Called when this rank leaves the world, before it waits for the others to leave.
   std::function<void(const TcpParting&)> parts = {};
 };
 
-// Joins the job, and returns when all ranks have joined. Throws UserError if the rank above cannot be reached, and
+// Joins the job, and returns when all ranks have joined. Throws UserError if the parent rank cannot be reached, and
 // RankFailure if ranks do not come in time. The world's destructor waits for the other ranks, unless the job has failed
 // or an exception is in flight.
 std::unique_ptr<World> join_tcp(const TcpRank& self, const TcpMeeting& meeting);

@@ -28,7 +28,7 @@ void TextLink::exchange() {
   if (!outgoing_.empty() && !over_) {
     const int64_t sent = socket_.send(outgoing_);
     if (sent > 0) outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
-    // The other end is gone, but its last texts may still be readable.
+    // The other end is gone. What is still to be sent is dropped, but the last received texts may still be read.
     if (sent < 0) outgoing_.clear();
   }
   // Usually nothing has arrived, so the buffer is not zeroed.

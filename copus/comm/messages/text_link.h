@@ -1,4 +1,4 @@
-// Short texts over one connection, each with a letter for its kind. No function blocks.
+// Sends and receives short texts over one connection. Each text has a kind, which is one letter. No function blocks.
 #pragma once
 
 #include <cstddef>

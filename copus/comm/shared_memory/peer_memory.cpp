@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Drawn once per process, after its fork.
+// Drawn once per process, after fork().
 uint64_t own_token() {
   static const uint64_t token = [] {
     std::random_device device;
@@ -28,7 +28,7 @@ void allow_peers_to_read() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 PeerAddress peer_address(const void* address) { return {getpid(), own_token(), address}; }
 
 bool read_peer(const PeerAddress& from, std::byte* to, int64_t bytes) {
-  // Ranks that are threads of one process. Empty memory may have a null address.
+  // Ranks may be threads of one process. The address of empty memory may be null.
   if (from.process == getpid() && from.token == own_token()) {
     if (bytes > 0) std::memcpy(to, from.address, static_cast<size_t>(bytes));
     return true;

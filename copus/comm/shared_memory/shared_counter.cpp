@@ -31,7 +31,8 @@ void pause_briefly() {
 }
 
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
-  // The word is shared between processes, so no FUTEX_*_PRIVATE. Errors mean "look again", as success does.
+  // Several processes share the word, so this must not be a FUTEX_*_PRIVATE operation. Errors need no handling: the
+  // caller then checks the value again, as after success.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
@@ -40,7 +41,8 @@ void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
 // A sleeper announces itself and then reads the value. The publisher writes the value and then checks for sleepers. All
-// four accesses are sequentially consistent, so the sleeper sees the value or the publisher sees the sleeper.
+// four accesses are sequentially consistent, so either the sleeper sees the new value or the publisher sees the
+// sleeper.
 void SharedCounter::publish(uint32_t value) {
   value_.store(value, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex(value_, FUTEX_WAKE, INT_MAX, nullptr);
@@ -66,7 +68,7 @@ Wait::~Wait() {
 }
 
 bool Wait::until(SharedCounter& counter, uint32_t target) {
-  // Ranks that never sleep must also notice a failure, even of a rank for which they do not wait.
+  // Ranks that never sleep must also notice a failure, even that of a rank they do not wait for.
   policy_.health.check();
   if (counter.reached(target)) return true;
   if (policy_.spin.count() > 0) {

@@ -1,4 +1,4 @@
-// Counters in shared memory on which threads of any process can wait, without lost wake-ups and without spinning longer
+// Counters in shared memory on which threads of any process can wait. No wake-up is lost, and no wait spins for longer
 // than a context switch takes.
 #pragma once
 
@@ -10,7 +10,8 @@
 
 namespace copus {
 
-// In shared memory, initially all zero. Only one thread at a time writes it, and only increases it, until it wraps.
+// Lives in shared memory, initially all zero. Only one thread at a time writes it. The value only increases, until it
+// wraps.
 class SharedCounter {
  public:
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
@@ -19,7 +20,7 @@ class SharedCounter {
   // A thread that sees the new value also sees everything that was written before it.
   void publish(uint32_t value);
 
-  // Returns when the counter has reached `target`, after `seconds` (less than one), or earlier for no reason.
+  // Returns when the counter has reached `target`, or after `seconds` (less than one); it may also return earlier.
   void sleep(uint32_t target, double seconds);
 
  private:
@@ -31,7 +32,8 @@ class SharedCounter {
 struct WaitPolicy {
   Health& health;
   double deadline_seconds;  // after it, missing ranks count as failed
-  // How long to spin. Spinning is fastest if every rank has its own core. Otherwise it keeps other ranks from running.
+  // How long to spin before sleeping. Spinning is fastest if every rank has its own core. Otherwise it keeps other
+  // ranks from running.
   std::chrono::nanoseconds spin;
   int64_t yields;
 };
@@ -39,7 +41,7 @@ struct WaitPolicy {
 // For a machine that has `ranks_here` ranks.
 WaitPolicy wait_policy(Health& health, double deadline_seconds, int64_t ranks_here);
 
-// One wait, perhaps for several counters in turn. The deadline runs from the beginning of the wait, without the time
+// One wait, perhaps for several counters in turn. The deadline counts from the beginning of the wait, without the time
 // during which this process was stopped (Ctrl-Z).
 class Wait {
  public:

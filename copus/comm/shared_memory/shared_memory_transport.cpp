@@ -20,7 +20,7 @@ namespace {
 // Up to this size, reducing everything on every member is faster than a second round.
 constexpr int64_t whole_reduction_bytes = 16 << 10;
 
-// From this size of a member's part on, reading it in place is faster than copying it through a slot.
+// If a member's part has at least this size, reading it in place is faster than copying it through a slot.
 constexpr int64_t least_peer_bytes = 16 << 10;
 
 constexpr int64_t line = 64;
@@ -31,7 +31,7 @@ constexpr int64_t message_header_bytes = 8;
 
 constexpr int64_t ring_bytes(int64_t bytes) { return message_header_bytes + round_up(bytes, 8); }
 
-// Addresses may be null if there are no bytes.
+// Either address may be null if there are no bytes.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
@@ -90,7 +90,7 @@ SharedMemoryTransport::Collective::Collective(const Operation& its_operation) : 
 SharedMemoryTransport::SharedMemoryTransport(GroupArea area, std::vector<int64_t> ranks, int64_t member,
                                              SharedHealth& health, const WaitPolicy& policy)
     : area_(area), ranks_(std::move(ranks)), member_(member), health_(health), policy_(policy) {
-  // An earlier communicator of this rank stopped at this round.
+  // Continues from the round at which an earlier communicator of this rank stopped.
   const uint32_t even = area_.slot(member_, 0).round.value();
   const uint32_t odd = area_.slot(member_, 1).round.value();
   round_ = static_cast<int32_t>(odd - even) > 0 ? odd : even;
@@ -233,7 +233,8 @@ void SharedMemoryTransport::reduce_scatter(const Operation& operation) {
   }
 }
 
-// Each member reads a word of every other member's memory. Done once per group, with the same result on all members.
+// Each member tries to read a word of every other member's memory. This is done once per group, and all members get the
+// same result.
 bool SharedMemoryTransport::reads_peers() {
   if (reads_peers_) return *reads_peers_;
   struct Word {
@@ -262,7 +263,7 @@ bool SharedMemoryTransport::reads_peers() {
   return *reads_peers_;
 }
 
-// Tells whether every member says yes. No member returns before all have answered.
+// Returns whether every member passed `yes`. No member returns before all have answered.
 bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
   begin_round();
   area_.slot(member_, round_).short_message[0] = std::byte{yes};
@@ -274,9 +275,9 @@ bool SharedMemoryTransport::all_agree(const Collective& collective, bool yes) {
   return true;
 }
 
-// Gathers without slots. Every member announces the address of its part, and each member copies the parts of the others
-// from their addresses. No member returns before all members have copied. Returns false on all members if one of them
-// could not copy, because some memory is readable only to its owner.
+// Gathers without slots. Every member announces the address of its part, and each member copies the other parts from
+// these addresses. No member returns before all have copied. If a member could not copy, because only the owner can
+// read some part's memory, returns false on all members.
 bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   const Operation& operation = collective.operation;
   const Parts parts(operation.counts, operation.type);
@@ -288,7 +289,7 @@ bool SharedMemoryTransport::gather_from_peers(const Collective& collective) {
   copy_bytes(to + parts.offsets[member_], static_cast<const std::byte*>(operation.input), parts.bytes(member_));
   wait_for_all(collective);
   bool reads_all = true;
-  // Each member begins with the next one, so that not all read from the same member.
+  // Each member starts with its successor, so that not all members read from the same one.
   for (int64_t distance = 1; distance < size() && reads_all; ++distance) {
     const int64_t member = (member_ + distance) % size();
     PeerAddress other;
@@ -359,7 +360,7 @@ void SharedMemoryTransport::send(const void* data, int64_t bytes, int64_t to) {
   const int64_t capacity = GroupArea::ring_capacity(size());
   const auto* const from = static_cast<const std::byte*>(data);
   uint32_t written = ring.written.value();
-  int64_t done = 0;  // bytes of the message in the ring, with its header
+  int64_t done = 0;  // bytes of the message already in the ring, including its header
   const int64_t total = ring_bytes(bytes);
   while (done < total) {
     const int64_t wanted = std::min(total - done, ring_step);
@@ -415,7 +416,7 @@ void SharedMemoryTransport::wait_for_ring(SharedCounter& counter, uint32_t targe
 }
 
 void SharedMemoryTransport::fail(std::vector<int64_t> missing, std::string_view what) {
-  // A rank that never joined the job is named first: other missing ranks may be waiting for it elsewhere.
+  // A rank that never joined the job is named first: the other missing ranks may be waiting for it in another group.
   std::ranges::stable_partition(missing, [&](int64_t member) { return health_.signs_of(ranks_[member]).pid == 0; });
   const auto with_place = [&](int64_t member) {
     const std::string place = health_.place_of(ranks_[member]);

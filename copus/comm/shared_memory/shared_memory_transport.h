@@ -1,12 +1,12 @@
 // Runs the operations of one group over shared memory.
 //
 // A collective runs in rounds. In each round, a member fills its slot, publishes the number of the round, waits until
-// all members have published it, and reads the slots of the others. A member has two slots and alternates between them.
-// A member that has seen all others publish round k knows that they have read everything of round k - 1, so it may
-// overwrite the slot of that round. Therefore one wait per round suffices.
+// all members have published it, and reads the slots of the others. Each member alternates between two slots. A member
+// that has seen all others publish round k knows that they have finished reading round k - 1, so it may overwrite its
+// slot of round k - 1. Therefore one wait per round suffices.
 //
-// Large reductions are split into pieces, and every member reduces its own part of each piece. The part and the piece
-// to which an element belongs do not affect the element's sum, which runs over the members in their order.
+// Large reductions are split into pieces, and every member reduces its own part of each piece. This split does not
+// affect the results: each element's sum runs over the members in their order, whatever piece and part it belongs to.
 #pragma once
 
 #include <iterator>
@@ -39,7 +39,8 @@ class SharedMemoryTransport : public Transport {
   bool try_send(const void* data, int64_t bytes, int64_t to) override;
 
  private:
-  // A running collective, with the properties on which all members must agree: members compare its signature.
+  // A running collective, with the properties on which all members must agree. Members check this by comparing
+  // signature().
   struct Collective {
     explicit Collective(const Operation& its_operation);
     const Operation& operation;
@@ -54,19 +55,19 @@ class SharedMemoryTransport : public Transport {
   void gather_through_slots(const Collective& collective);
   bool reads_peers();
 
-  // Begins a round. Until publish_round() this member may fill its slot. After waiting for one or all members, it may
-  // read their slots until the next round begins.
+  // Begins a round. Until publish_round(), this member may fill its slot. After waiting for one member or all of them,
+  // it may read their slots until the next round begins.
   void begin_round();
   void publish_round(const Collective& collective);
   void wait_for(int64_t member, const Collective& collective);
   void wait_for_all(const Collective& collective);
-  // Waits until all members have published the round, in whatever operation. `kind` is the operation in which this
-  // member takes part; empty if the member is about to begin another operation.
+  // Waits until all members have published the round, whatever operation they are in. `kind` is the operation of this
+  // member; empty if the member is about to begin one.
   void wait_for_round(std::optional<OperationKind> kind);
-  // The position of member k's bytes in a member's slot, in a round with `bytes` bytes for each member.
+  // The address of the bytes for member k in the slot of `member`, in a round with `bytes` bytes for each member.
   std::byte* message(int64_t member, uint32_t round, int64_t k, int64_t bytes) const;
 
-  // Waits for the other end of a ring.
+  // Waits until the member at the other end of a ring has moved `counter` to `target`.
   void wait_for_ring(SharedCounter& counter, uint32_t target, int64_t other);
   [[noreturn]] void fail(std::vector<int64_t> missing, std::string_view what);
 
@@ -78,7 +79,8 @@ class SharedMemoryTransport : public Transport {
 
   uint32_t round_;
   uint32_t all_published_;  // the last round that all members are known to have published
-  // Whether every member can read the parts of every other one, as far as tried; empty: not tried yet. The same on all.
+  // Whether every member can read every other member's memory; empty if this has not been tried. The same on all
+  // members.
   std::optional<bool> reads_peers_;
 };
 

@@ -54,8 +54,8 @@ class SharedMemoryWorld final : public World {
   }
 
   Connection& connection_;
-  // The watchdog is destroyed before the groups, whose threads may wait for other ranks. The watchdog notifies these
-  // threads of an error that ends this rank.
+  // The watchdog is destroyed before the groups, whose threads may be waiting for other ranks. If an error ends this
+  // rank, the watchdog ends these waits.
   std::optional<Watchdog> watchdog_;
 };
 

@@ -1,5 +1,5 @@
-// Connects ranks on one machine, as processes or threads, through one segment of shared memory. The segment is
-// anonymous (memfd), so nothing is left behind however the ranks end.
+// Connects ranks on one machine, as processes or threads, through one segment of shared memory. The segment has no name
+// in the file system (memfd), so nothing is left behind however the ranks end.
 #pragma once
 
 #include <chrono>
@@ -16,20 +16,20 @@
 
 namespace copus {
 
-// An anonymous segment, whose pages take memory only once they are touched. The process that starts the ranks creates
-// it, and the ranks inherit it or open it (/proc/<pid>/fd/<descriptor>).
+// A segment without a name. Its pages take memory only once they are touched. The process that starts the ranks creates
+// the segment; the ranks inherit it or open it as /proc/<pid>/fd/<descriptor>.
 class SharedSegment {
  public:
-  // Makes a segment for `size` ranks. exec closes the descriptor unless its flag FD_CLOEXEC is cleared. The ranks'
-  // clocks count from `start`.
+  // Makes a segment for `size` ranks, whose clocks count from `start`. exec closes its descriptor unless FD_CLOEXEC is
+  // cleared.
   static SharedSegment create(int64_t size,
                               std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   // Throws InternalError if the file is not a segment for `size` ranks.
   static SharedSegment open(Descriptor descriptor, int64_t size);
   // Opens the segment of another process of this machine. Throws UserError if that fails.
   static SharedSegment open(int64_t process, int descriptor, int64_t size);
-  // Opens a segment of a launcher, to observe a job from outside. `known` holds the numbers of segments to skip.
-  // Returns nothing if the launcher has no other segment. Throws InternalError if shared memory cannot be mapped.
+  // Opens a segment of a launcher, to observe the job from outside. `known` holds the numbers of segments to skip.
+  // Returns nothing if the launcher has no further segment. Throws InternalError if shared memory cannot be mapped.
   static std::optional<SharedSegment> find(int64_t launcher, const std::vector<uint64_t>& known);
 
   int descriptor() const { return descriptor_.number(); }
@@ -47,7 +47,8 @@ class SharedSegment {
 };
 
 // Joins as `rank`. Several worlds in one process may share the segment (ranks as threads). With `watch`, a watchdog
-// thread sends heartbeats, and takes the action `after_failure` if the job has failed and the rank does not notice.
+// thread sends heartbeats. If the job has failed and this rank does not notice, the watchdog does what `after_failure`
+// says.
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
                                           double wait_seconds, bool watch,
                                           AfterFailure after_failure = AfterFailure::end_process);

@@ -1,4 +1,4 @@
-// Tests specific to shared memory: ranks as processes, and what they find in the segment.
+// Tests specific to shared memory: ranks as processes, and the content of the segment.
 #include "copus/comm/shared_memory/shared_memory_world.h"
 
 #include <gtest/gtest.h>
@@ -96,8 +96,8 @@ bool deny_reading_of_peers() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// Gathers large parts many times while their owners change them in between. Returns 0 if every element was right.
-// `memory`, or the heap if null, holds this rank's part, but only in the later rounds.
+// Gathers large parts many times, and changes this rank's part after each gather. Returns 0 if every element was right.
+// This rank's part is on the heap in the first rounds; later it is in `memory`, unless that is null.
 int gather_changing_parts(World& world, float* memory = nullptr) {
   const std::vector<int64_t> counts = {40000, 7, 90000};
   const int64_t count = counts[0] + counts[1] + counts[2];
@@ -160,8 +160,8 @@ TEST(Processes, NameOneThatIsGone) {
   EXPECT_EQ(codes, (std::vector<int>{7, 0, 7}));
 }
 
-// What rank `rank` of three does when rank 2 ends while many operations are under way: it leaves the epoch and joins
-// the next one without rank 2. Writes a byte to `begun` when everything has been started. Returns 0 on success.
+// Runs one of three ranks. Rank 2 ends while many operations are under way; the others leave the epoch and join the
+// next one without rank 2. Writes a byte to `begun` when everything has been started. Returns 0 on success.
 int live_through_a_failure(const std::vector<std::shared_ptr<SharedSegment>>& epochs, int64_t rank, int begun) {
   constexpr int64_t count = int64_t{1} << 18;
   std::vector<std::vector<float>> buffers(12, std::vector<float>(count, 1));

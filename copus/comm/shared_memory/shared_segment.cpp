@@ -25,7 +25,7 @@ namespace copus {
 namespace {
 
 constexpr uint64_t magic = 0x31304d4d4f435043;  // "CPCOMM01", little-endian
-// These are addresses, not memory, with room for some hundred groups of 16 ranks.
+// Reserved addresses, not memory: enough for some hundred groups of 16 ranks.
 constexpr int64_t segment_bytes = int64_t{1} << 37;
 constexpr int64_t max_groups = 8192;
 // There may be more lists than groups, because ranks that add the same group at the same time write one list each.
@@ -34,12 +34,13 @@ constexpr int64_t max_rank_lists = 8 * max_groups;
 }  // namespace
 
 int64_t GroupArea::slot_capacity(int64_t members) {
-  // All slots in use should fit into the caches. Members' shares are multiples of a page.
+  // All slots in use should fit into the caches. Each member's part is a multiple of a page.
   return std::max<int64_t>(round_up((256 << 10) / members, 4096), 4096) * members;
 }
 
 int64_t GroupArea::ring_capacity(int64_t members) {
-  // A micro-batch's activations should fit, so that their sender need not wait. Large groups have many rings.
+  // A ring should hold a micro-batch's activations, so that their sender need not wait. It is smaller in large groups,
+  // which have many rings.
   const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
   return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(share)), 64 << 10, 2 << 20);
 }
@@ -106,7 +107,7 @@ GroupArea SegmentTable::find_or_add_group(const std::vector<int64_t>& ranks) {
   std::byte* const areas =
       address_ + round_up(reinterpret_cast<std::byte*>(rank_list(max_rank_lists)) - address_, 4096);
   int64_t offset = 0;
-  uint32_t own = 0;  // the entry for this rank's list, once written
+  uint32_t own = 0;  // entry that names this rank's list; 0 until it is written
   for (int64_t i = 0; i < max_groups; ++i) {
     uint32_t entry = entries()[i].load(std::memory_order_acquire);
     if (entry == 0) {
@@ -132,7 +133,7 @@ GroupArea SegmentTable::find_or_add_group(const std::vector<int64_t>& ranks) {
 SharedSegment::SharedSegment(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
   void* const address =
       ::mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_.number(), 0);
-  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // or a limit on address space
+  if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // memory or addresses are limited
   if (address == MAP_FAILED) throw InternalError(concat("could not map shared memory: ", std::strerror(errno)));
   mapping_ = Mapping(static_cast<std::byte*>(address), {segment_bytes});
 }
@@ -141,7 +142,7 @@ SharedSegment SharedSegment::create(int64_t size, std::chrono::steady_clock::tim
   Descriptor descriptor(::memfd_create("copus", MFD_CLOEXEC));
   if (!descriptor.is_open()) throw InternalError(concat("could not create shared memory: ", std::strerror(errno)));
   if (::ftruncate(descriptor.number(), segment_bytes) != 0) {
-    // Linux applies file size limits to memory that processes share.
+    // Linux applies the limit on file sizes to shared memory too.
     if (errno == EFBIG)
       throw UserError(concat("the memory that ranks share: ", write_error_text(errno, segment_bytes, "")));
     throw InternalError(concat("could not size shared memory: ", std::strerror(errno)));
@@ -171,7 +172,7 @@ SharedSegment SharedSegment::open(int64_t process, int descriptor, int64_t size)
 }
 
 std::optional<SharedSegment> SharedSegment::find(int64_t launcher, const std::vector<uint64_t>& known) {
-  std::error_code ignored;  // if the process ends meanwhile
+  std::error_code ignored;  // the process may end meanwhile
   for (const auto& entry : std::filesystem::directory_iterator(concat("/proc/", launcher, "/fd"), ignored)) {
     if (std::filesystem::read_symlink(entry.path(), ignored).string() != "/memfd:copus (deleted)") continue;
     Descriptor opened(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));

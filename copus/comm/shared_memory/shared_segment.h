@@ -1,5 +1,5 @@
-// The layout of the segment that the ranks of one machine share: the start of the job, the health of its ranks, and an
-// area for each group, allocated at its first use.
+// The layout of the segment that the ranks of one machine share. It holds the time at which the job began, the health
+// of its ranks, and an area for each group, allocated when the group is first used.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@
 
 namespace copus {
 
-// A slot with what one member gives to the others in one round of a collective.
+// What one member passes to the others in one round of a collective.
 struct alignas(64) SharedSlot {
   SharedCounter round;  // the last round for which the slot was filled
   uint32_t operation;   // signature of the collective in which its owner takes part
-  // A short message is in the same cache line as its counter, so that its reader has only one cache miss.
+  // A short message shares a cache line with its round counter, so that its reader has only one cache miss.
   static constexpr int64_t short_bytes = 48;
   alignas(8) std::byte short_message[short_bytes];  // elements of any type
 
@@ -34,7 +34,7 @@ struct SharedRing {
 };
 static_assert(sizeof(SharedRing) == 128);
 
-// The memory of one group: for each member two slots, which it uses in turn, and a ring to each other member.
+// The memory of one group. Each member has two slots, which it uses alternately, and a ring to each other member.
 class GroupArea {
  public:
   GroupArea(std::byte* address, int64_t members) : address_(address), members_(members) {}
@@ -59,7 +59,7 @@ class SegmentTable {
  public:
   // Turns memory that is all zero into a segment for `size` ranks.
   static void initialize(std::byte* address, int64_t size, std::chrono::steady_clock::time_point start);
-  // Whether there is a complete segment.
+  // Whether the memory holds a completely initialized segment.
   static bool is_made(const std::byte* address);
   explicit SegmentTable(std::byte* address);
 
@@ -67,14 +67,14 @@ class SegmentTable {
   std::byte* health() const;
   std::chrono::steady_clock::time_point start() const;
 
-  // Returns the area of an ordered list of ranks, the same for every caller. Never waits: groups are appended by
-  // compare-and-swap to a log, and each group's area begins where the area of the previous entry ends.
+  // Returns the area of an ordered list of ranks, which is the same for every caller. Does not wait: groups are
+  // appended to a log by compare-and-swap, and each group's area begins where that of the previous log entry ends.
   GroupArea find_or_add_group(const std::vector<int64_t>& ranks);
 
  private:
   struct Header;
   Header& header() const;
-  std::atomic<uint32_t>* entries() const;     // 0, or 1 + the number of a rank list
+  std::atomic<uint32_t>* entries() const;     // 0: unused; otherwise 1 + the number of a rank list
   int64_t* rank_list(uint32_t number) const;  // its length, then the ranks
 
   std::byte* address_;

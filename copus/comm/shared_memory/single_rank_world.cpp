@@ -12,7 +12,7 @@ namespace copus {
 
 namespace {
 
-// Has no segment: a lone rank shares nothing, and should run under any limit on files and addresses.
+// Has no shared segment. A single rank shares nothing, and should run under any limit on files and addresses.
 class SoloWorld final : public World {
  public:
   SoloWorld()

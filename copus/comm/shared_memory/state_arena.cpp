@@ -29,12 +29,13 @@ namespace {
 
 constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, missing in older headers
-// Pages are made present in pieces of this size. Between pieces the training threads get access to the memory map.
+// Pages are made present in pieces of this size. Between two pieces, training threads can change the process' memory
+// map.
 constexpr int64_t piece = 4 * huge_page;
-// The bytes that prefault() leaves to the rest of the system. Without this reserve, the kernel would kill a process
-// instead of failing the request.
+// The free memory that prefault() leaves to the rest of the system. Without this reserve, the kernel would kill a
+// process instead of failing the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
-// All arenas of a machine together take at most this many of a process' 2^47 bytes of addresses.
+// A process has 2^47 bytes of addresses. All arenas of a machine together use at most this many.
 constexpr int64_t most_addresses = int64_t{1} << 46;
 
 int64_t addresses_per_rank(int64_t ranks) {
@@ -67,17 +68,17 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
-// The place of an arena's record, in the arena's file after its bytes. The place begins with the number of records
-// written, which shows which of two slots has the latest record. The two slots follow, each with the record's length
-// before the record. Only the written parts of the file take memory.
+// The position of an arena's record in the arena's file: after the arena's own bytes. First comes the number of records
+// written, which shows which of two slots holds the latest record. The two slots follow; each holds a record's length
+// and the record. Only the written parts of the file take memory.
 constexpr int64_t slots_at = 4096;
 constexpr int64_t slot_bytes = StateArena::most_record_bytes + slots_at;
 constexpr int64_t record_place_bytes = slots_at + 2 * slot_bytes;
 
 int64_t slot_of(uint64_t record) { return slots_at + static_cast<int64_t>(record % 2) * slot_bytes; }
 
-// Maps the record's place in a process' own file. The process writes the record through this mapping, because a limit
-// on file sizes would apply to a write call.
+// Maps the record of this process' own file. The process writes the record through this mapping, because a write call
+// would be subject to the limit on file sizes.
 Mapping map_record(int descriptor, int64_t arena_bytes) {
   void* const mapped =
       mmap(nullptr, record_place_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, arena_bytes);
@@ -89,7 +90,7 @@ bool read_at(int descriptor, int64_t offset, void* bytes, size_t count) {
   return pread(descriptor, bytes, count, offset) == static_cast<ssize_t>(count);
 }
 
-// A rank's offer of an arena that it has open: the values by which other ranks open the arena and check that they
+// A rank's offer of an arena that it has open. Other ranks use these values to open the arena and to check that they
 // opened the right file.
 struct Offer {
   int64_t owner = 0;  // the process that owns the arena
@@ -128,7 +129,7 @@ Offer offer_file(int64_t owner, int descriptor) {
 
 std::string path_of(int64_t pid, int64_t descriptor) { return concat("/proc/", pid, "/fd/", descriptor); }
 
-// Opens an offered arena, with write access, because this rank may later have to stand in for the owner.
+// Opens an offered arena. It needs write access because this rank may later stand in for the arena's owner.
 Descriptor open_offered(const Offer& offer) {
   const std::string path = path_of(offer.pid, offer.descriptor);
   Descriptor opened(offer.descriptor < 0 ? -1 : open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
@@ -185,10 +186,9 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   return bytes;
 }
 
-// Returns the size of all arenas, on which all ranks agree. It is the first of these values that exists: the size of
-// the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. Every rank
-// passes the size of its own arena (0 if it has none yet) and the kept arenas. Kept arenas of another size are not
-// used.
+// Returns the size of every arena, on which all ranks agree. It is the first of these values that exists: the size of
+// the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. `bytes` is the
+// size of this rank's arena (0 if it has none yet). Kept arenas of another size are not used.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
@@ -268,7 +268,7 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
     if (owner == process_ || failures > 0 || known_by_keeper.contains(owner)) continue;
-    // A newcomer whose first attempt to join was interrupted may have another arena by now.
+    // A newcomer whose first attempt to join was interrupted may have made a new arena since.
     if (const auto known = others_.find(owner); known != others_.end() && is_file(known->second.file.number(), right)) {
       continue;
     }
@@ -285,8 +285,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   return failures == 0;
 }
 
-// Maps the arenas of ended processes. If such a process loaded its state again, this rank may still have mapped the
-// process' older arena.
+// Maps the arenas of ended processes. If such a process had loaded its state again before it ended, it had a new arena,
+// and this rank may still map the older one.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {
@@ -305,7 +305,7 @@ bool StateArena::map_other(int64_t owner, Descriptor file) {
   Arena arena{std::move(file), nullptr};
   if (arena.file.is_open()) arena.memory = map_aligned(arena.file.number(), bytes_, PROT_READ);
   if (!arena.memory) return false;
-  // A core dump should contain the rank's own state, but not the state of other ranks.
+  // A core dump should contain this rank's own state but not that of other ranks.
   madvise(arena.memory.get(), bytes_, MADV_DONTDUMP);
   others_[owner] = std::move(arena);
   return true;
@@ -372,9 +372,9 @@ bool StateArena::prefault(int64_t end) {
   for (int64_t at = present_; at < last; at = present_) {
     const int64_t bytes = std::min(piece, last - at);
     if (available_memory_bytes() < bytes + spare_bytes) return false;
-    // Touches a page of each huge page, then requests huge pages. A file's memory gets huge pages only in this order,
-    // whatever the system's setting for shared memory, and this is also twice as fast. If the system gives no huge
-    // pages, small pages are used.
+    // Touches one page of each huge page, then requests huge pages. Only in this order does a file's memory get huge
+    // pages under any system setting for shared memory. It is also twice as fast. If the system provides no huge pages,
+    // small pages are used.
     for (int64_t page = at; page < at + bytes; page += huge_page) touch(mine() + page);
     madvise(mine() + at, bytes, collapse_into_huge_page);
     if (madvise(mine() + at, bytes, MADV_POPULATE_WRITE) != 0) {

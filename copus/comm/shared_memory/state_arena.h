@@ -1,6 +1,6 @@
-// Memory of each rank that the other ranks of the machine can read. It holds training state, so that a re-layout copies
-// each slice once, from owner to owner. Touched pages are kept and reused, because a copy into fresh pages costs ten
-// times as much as a copy into warm pages.
+// Memory of each rank that the other ranks of its machine can read. It holds training state, so that a re-layout copies
+// each slice once, directly from the old owner to the new one. Pages that have been touched are kept and reused: a copy
+// into fresh pages takes ten times as long as a copy into touched pages.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace copus {
 
-// Tracks which ranges of an arena are taken. An ArenaSpace is a value, so a sequence of allocations can be tried on a
-// copy first. An allocation goes into the first gap that is large enough.
+// Tracks which ranges of an arena are allocated. Allocation is first-fit. An ArenaSpace is a value type, so that a
+// sequence of allocations can be tried on a copy first.
 class ArenaSpace {
  public:
   static constexpr int64_t alignment = 4096;
@@ -28,7 +28,7 @@ class ArenaSpace {
   int64_t allocate(int64_t bytes);  // returns the offset of more than 0 bytes
   void release(int64_t offset);     // offset of an allocation
   int64_t used_bytes() const { return used_; }
-  int64_t end() const;  // of the last allocation
+  int64_t end() const;  // of the allocation with the highest address
   // The highest end so far. Pages below it have been touched.
   int64_t high_water() const { return high_water_; }
   int64_t bytes_at(int64_t offset) const;  // of an allocation, rounded up to the alignment
@@ -38,69 +38,70 @@ class ArenaSpace {
   int64_t used_ = 0, high_water_ = 0;
 };
 
-// An arena that a process outside of the ranks' world keeps open, so that it outlives all ranks.
+// An arena that a process other than the ranks keeps open, so that it outlives all ranks.
 struct KeptArena {
   int64_t owner = 0;            // the process that the arena belongs or belonged to
   int64_t pid = 0, number = 0;  // pid and descriptor in the process that keeps it
 };
 
-// Nothing is left behind however the ranks end: the memory has no name and is freed with the last process that has it
-// open. Pages that were made present stay present, and the next layout of the same size finds them warm.
+// The memory has no name in the file system and is freed with the last process that has it open, so nothing is left
+// behind however the ranks end. Pages that were made present stay present for the next layout of the same size.
 //
-// Arenas belong to processes, whose numbers do not change when ranks come and go (job/member/membership.h). The arena
-// of an ended process can be read until keep_only() is called without it. Each arena has a record that describes its
-// content.
+// An arena belongs to a process, whose number does not change when ranks come and go (job/member/membership.h). The
+// arena of an ended process can be read until keep_only() is called without this process. Each arena has a record, a
+// text that describes its content.
 class StateArena {
  public:
-  // Makes the arena of this rank; every rank of `world` calls this. Each rank maps the arenas of the ranks on its
-  // machine. `machines` gives the machine of each rank; if empty, all ranks are on one machine. `processes` gives the
-  // number of each rank's process, by default its rank. `kept` is the same on all ranks of a machine; arenas that
+  // Makes the arena of this rank. Every rank of `world` calls this, and maps the arenas of all ranks on its machine.
+  // `processes` gives the number of each rank's process, by default its rank. `machines` gives the machine of each
+  // rank; if empty, all ranks are on one machine. `kept` must be the same on all ranks of a machine; kept arenas that
   // cannot be opened are skipped. This reserves addresses, not memory.
   //
-  // Returns null on all ranks if one of them cannot map such an arena (ranks on several machines without `machines`, a
-  // limit on addresses); state then travels in messages.
+  // If one rank cannot map an arena of its machine (ranks on several machines without `machines`, a limit on
+  // addresses), returns null on all ranks; state then travels in messages.
   static std::unique_ptr<StateArena> join(World& world);
   static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes,
                                           const std::vector<int64_t>& machines = {},
                                           const std::vector<KeptArena>& kept = {});
-  // Joins the ranks of a later epoch. Every rank that has an arena calls this, while newcomers, which have none, call
-  // join with the same arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps
-  // arenas of ended processes that are kept or that one of these ranks still had; if an arena is kept and still mapped,
-  // the kept arena is used. Existing mappings do not move. Returns false on all ranks if one of them cannot map another
-  // rank's arena.
+  // Joins the ranks of a later epoch. Ranks that have an arena call this; newcomers, which have none, call join() with
+  // the same arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps the arenas of
+  // ended processes that are in `kept` or that one of these ranks still had mapped; if both exist for one process, the
+  // arena in `kept` is used. Existing mappings do not move. If one rank cannot map another rank's arena, returns false
+  // on all ranks.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
-  // Gives up all arenas except those of these processes and of this process.
+  // Unmaps all arenas except this process' own and those of `processes`.
   void keep_only(const std::vector<int64_t>& processes);
 
   // The machine of a process in the world that was joined last; 0 if all are on one machine.
   int64_t machine_of(int64_t process) const { return machines_.at(process); }
-  // Whether these processes of that world are all on one machine, so that each maps the arenas of all.
+  // Whether these processes of the world joined last are all on one machine, so that each maps the arenas of all.
   bool are_on_one_machine(const std::vector<int64_t>& processes) const;
   // Whether this process maps the arena of `process`, which may have ended or be this process itself.
   bool is_here(int64_t process) const { return process == process_ || others_.contains(process); }
 
-  // Only for the rank's training thread.
+  // Used only by the rank's training thread.
   ArenaSpace& space() { return space_; }
   std::byte* mine() const { return own_.memory.get(); }  // of this process
   const std::byte* of(int64_t process) const;            // of any process whose arena is mapped here
-  // The arena of another process, which has ended: from now on this process writes into it in place of the owner.
+  // The arena of another process, which must have ended. From now on this process writes into it in place of its owner.
   std::byte* stand_in(int64_t process);
-  int64_t reserved_bytes() const { return bytes_; }     // the most that an arena can hold
+  int64_t reserved_bytes() const { return bytes_; }     // the capacity of an arena
   const Descriptor& file() const { return own_.file; }  // of this process' arena and its record
 
   // Replaces the record of this process' arena, of at most most_record_bytes. Whenever the process ends, readers find
   // either the previous record or this one.
   void write_record(std::string_view record);
-  // The record of another process, which has ended. Empty if it has written none, or if its arena is not mapped here.
+  // The record of another process, which must have ended. Empty if that process wrote none or its arena is not mapped
+  // here.
   std::string record_of(int64_t process) const;
-  // Processes whose arenas are mapped here but that are not in the world that was joined last.
+  // Processes whose arenas are mapped here but which are not in the world joined last.
   std::vector<int64_t> ended() const;
   static constexpr int64_t most_record_bytes = int64_t{64} << 20;
 
-  // Makes the first `end` bytes of this rank's arena present. One thread at a time calls this, concurrently with
-  // training. Returns false if the system has no more memory or the arena is shorter. Pages that are already present
-  // then stay present.
+  // Makes the first `end` bytes of this rank's arena present. One thread at a time may call this, concurrently with
+  // training. Returns false if the system has no more memory, or if `end` exceeds the arena; pages that are already
+  // present then stay present.
   bool prefault(int64_t end);
   // Maps the pages that this rank is going to read into its page table. The owner must have written these pages: a page
   // that nobody has written would be allocated by this call.
@@ -115,7 +116,7 @@ class StateArena {
   };
 
   StateArena(int64_t process, int64_t bytes, Arena own);
-  // Every rank calls this when all arenas exist. Returns whether all ranks could map the arenas of their machines.
+  // Every rank calls this when all arenas exist. Returns whether every rank could map the arenas of its machine.
   bool map_others(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines,
                   const std::vector<KeptArena>& kept);
   std::set<int64_t> map_kept(const std::vector<KeptArena>& kept);  // returns the owners whose arenas are now mapped
@@ -126,7 +127,7 @@ class StateArena {
   std::map<int64_t, Arena> others_;      // by process
   std::map<int64_t, int64_t> machines_;  // by process of the world that was joined last
   std::atomic<int64_t> present_ = 0;     // this many bytes of this process' arena are present
-  uint64_t records_ = 0;                 // number that this process has written
+  uint64_t records_ = 0;                 // number of records that this process has written
   ArenaSpace space_;
 };
 

@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t page = ArenaSpace::alignment;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// A simple model with one element per page: its owner.
+// A reference model with one element per page, which holds the page's owner.
 class NaiveSpace {
  public:
   int64_t allocate(int64_t bytes, int64_t owner) {
@@ -112,7 +112,7 @@ TEST(ArenaSpace, RefusesWhatIsNoAllocation) {
 
 int64_t value_of(int64_t rank, int64_t element) { return rank * 1'000'003 + element; }
 
-// Each rank writes its own numbers into its arena, reads those of all others, and writes again.
+// Each rank writes its numbers into its own arena, reads the arenas of all others, and writes again.
 void share(World& world) {
   const auto arena = StateArena::join(world);
   ASSERT_NE(arena, nullptr);
@@ -263,7 +263,8 @@ class Epochs {
 
   const std::vector<int64_t>& members(int64_t epoch) const { return members_[epoch]; }
 
-  // Returns whether all ended as expected. A process that is missing in a later epoch ends by a kill.
+  // Returns whether all processes ended as expected. A process that is missing from a later epoch is expected to be
+  // killed.
   bool run(int64_t processes, const Body& body) const {
     std::vector<pid_t> children;
     for (int64_t process = 0; process < processes; ++process) {
@@ -342,7 +343,7 @@ TEST(StateArena, GoesThroughEpochsWithThoseOfProcessesThatHaveEnded) {
     for (const int64_t other : processes) EXPECT_EQ(value_in(other, 0), 100 + other);
     if (epoch == 1 || epoch == 2) {
       EXPECT_EQ(value_in(1, 0), 101) << "of a process that has ended, for newcomers too";
-      // A member writes into it, and all see the change.
+      // One member writes into the ended process' arena, and all members see the change.
       if (world.rank() == 0) reinterpret_cast<int64_t*>(arena->stand_in(1))[1] = 7 + epoch;
       world.everyone().barrier();
       EXPECT_EQ(value_in(1, 1), 7 + epoch);

@@ -1,6 +1,6 @@
-// For tests: a device in host memory with the longest delays that a device may have. A stream's operations run on its
-// own thread and, by default, only once there is a wait for them. So code that forgets to wait always reads old
-// content. The host cannot touch the device's memory: a program that tries ends with SIGSEGV.
+// For tests: a device in host memory with the longest delays that a device may have. Each stream has its own thread. By
+// default its operations run only once something waits for them, so code that forgets to wait always reads old content.
+// The host cannot touch the device's memory: a program that tries ends with SIGSEGV.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,17 +34,17 @@ class FakeDeviceRuntime final : public DeviceRuntime {
   static constexpr int64_t capacity = int64_t{1} << 30;  // of addresses; only touched memory is allocated
 
   struct Options {
-    // Streams run by themselves, each operation after a random number of yields, which streams that wait for other
-    // ranks need. Otherwise they run only up to the awaited operation.
+    // Streams run by themselves: each operation starts after a random number of yields. Needed if streams wait for
+    // other ranks. Otherwise streams run only up to the operation that something waits for.
     bool runs_by_itself = false;
     uint64_t seed = 0;
-    // All memory that is not pinned counts as the device's, the host's kernels are its kernels, and copies are
-    // immediate: for code that works on host tensors as it would on a device's.
+    // Treats all memory that is not pinned as device memory and the host's computations as kernels, and copies
+    // immediately. For code that works on host tensors as it would on a device's tensors.
     bool is_the_host = false;
     std::string identity = "a fake device";
-    // Streams share this many hardware queues in turn (CUDA_DEVICE_MAX_CONNECTIONS); 0: each stream has its own. An
-    // operation begins after all earlier operations in its hardware queue have begun, and a wait for an event blocks
-    // the queue until the event is done.
+    // The number of hardware queues (CUDA_DEVICE_MAX_CONNECTIONS), to which streams are assigned in turn; 0: each
+    // stream has its own. An operation begins after all earlier operations in its hardware queue have begun. A wait for
+    // an event blocks the queue until the event is done.
     int64_t hardware_queues = 0;
     // Thread blocks that run at the same time. An operation begins when there is room for all of its blocks.
     int64_t thread_blocks = int64_t{1} << 30;
@@ -56,7 +56,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     current_ = make_stream();
   }
   FakeDeviceRuntime() : FakeDeviceRuntime(Options()) {}
-  // Operations that have not begun by then are dropped.
+  // Drops operations that have not begun.
   ~FakeDeviceRuntime() override { device_->stop(); }
 
   std::string identity() const override { return device_->options.identity; }
@@ -99,7 +99,7 @@ class FakeDeviceRuntime final : public DeviceRuntime {
     device_->add(stream, {std::move(kernel), {}, thread_blocks});
   }
 
-  // The address of device memory for kernels; host memory has the same address.
+  // The address that kernels use for device memory. For host memory, the same address.
   template <class Value>
   Value* on_host(const void* address) const {
     return static_cast<Value*>(device_->on_host(address));

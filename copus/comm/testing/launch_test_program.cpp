@@ -158,7 +158,7 @@ OpenMeetingPlace meeting_place() {
 }
 
 // A rank of a job whose ranks come and go. With --used RANKS, ranks from this number on are spares. With --begins 0,
-// training never begins in the launcher's view.
+// the launcher is never told that training has begun.
 class HealingRank {
  public:
   HealingRank(const RankEnvironment& environment, const Options& options)
@@ -276,7 +276,7 @@ int run(const std::vector<std::string>& arguments) {
                                    .serves_store = std::stoll(machine) == 0},
                                   arguments, healing, meeting_place());
   } catch (const UserError& error) {
-    // Like a process that waits for a processor, after the others have heard of its error.
+    // Simulates a process that waits for a processor after it has reported its error to the others.
     std::this_thread::sleep_for(std::chrono::milliseconds(options.get("--milliseconds-to-end", 0)));
     std::cerr << concat("copus: error: ", error.what(), "\n");
     return 2;

@@ -1,15 +1,15 @@
 // For tests: NCCL among the ranks of one process, on the memory and streams of fake devices (fake_device_runtime.h). It
 // models the rules of NCCL that can cause errors or hangs, and records violations:
-// - a split involves all ranks of the parent, and so does its end; a communicator ends when all its members end it;
-// - the first operation of a kind and a class of sizes connects, for which the host waits until the other members reach
-//   it: NCCL does so at the first use of an algorithm, which it chooses by kind and size (ncclPrepareTasks, since
-//   2.22);
-// - a communicator takes device memory, and a rank that has none leaves the others of a split waiting;
-// - a collective is done when all members have reached it with equal arguments, and a message when it has been
-//   received; later operations of the communicator wait for that;
-// - an abort frees the communicator, inside which no other thread of the rank may be then; a revocation calls it out;
-// - nothing uses a communicator after its end; an abort of one communicator while others of the rank are busy would
-//   wait for them, unless all are in one group, and a group must not mix blocking communicators with others.
+// - All ranks of the parent take part in a split. A communicator ends when all its members end it.
+// - The first operation of a kind and a class of sizes connects: the host waits until the other members reach it. (NCCL
+//   connects at the first use of an algorithm, which it chooses by kind and size; ncclPrepareTasks, since 2.22.)
+// - A communicator takes device memory. A rank that has none left leaves the other ranks of a split waiting.
+// - A collective is done when all members have reached it with equal arguments, and a message when it has been
+//   received. Later operations of the communicator wait for that.
+// - An abort frees the communicator. No other thread of the rank may be inside the communicator then; a revocation
+//   makes such a thread return.
+// - Nothing uses a communicator after its end. Aborting one communicator while others of the rank are busy would wait
+//   for them, unless all aborts are in one group. A group must not mix blocking and non-blocking communicators.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class MockNccl {
     return splits_;
   }
   // Counts: connections of a rank; operations that have begun on streams; ended communicators; calls of abort by rank;
-  // communicators.
+  // open communicators.
   int64_t connections() { return count(connections_); }
   int64_t ends() { return count(finalized_); }
   int64_t begun() { return count(begun_); }
@@ -74,7 +74,7 @@ class MockNccl {
   void set_version(int version) { version_ = version; }
   // From now on, no split completes.
   void hold_splits() { holds_splits_ = true; }
-  // Simulates a library before 2.28.7, which cannot call a thread out of a communicator.
+  // Simulates a library before 2.28.7, which cannot make a thread return from a communicator's call.
   void set_irrevocable() { is_revocable_ = false; }
   // Releases all threads inside communicators, as the end of the process does.
   void let_go() {
@@ -435,13 +435,13 @@ inline NcclResult MockNccl::launch(Lock& lock, NcclComm* comm, const std::vector
   return NcclResult::success;
 }
 
-// Small vectors use trees and large ones rings, each with its own protocols.
+// Stands for NCCL's choice of algorithm and protocol: trees for small vectors, rings for large ones.
 inline int64_t MockNccl::size_class(const Call& call) {
   const size_t bytes = call.count * (call.type == NcclType::uint8 ? 1 : call.type == NcclType::bfloat16 ? 2 : 4);
   return bytes < (1 << 12) ? 0 : bytes < (1 << 18) ? 1 : 2;
 }
 
-// The host waits until all members that a kind of operation connects have reached one.
+// Waits on the host until all members that an operation of this kind connects have reached one.
 inline bool MockNccl::connect(Lock& lock, NcclComm* comm, const std::vector<Call>& calls) {
   Clique& clique = *comm->clique;
   std::vector<std::pair<std::set<int64_t>*, size_t>> waits;
@@ -545,8 +545,8 @@ inline void MockNccl::complete(const Collective& collective) {
   }
 }
 
-// Finds two communicators whose collectives two ranks have begun in different orders: if a device ran one at a time,
-// each rank would wait forever in a different one.
+// Finds two communicators whose collectives two ranks have begun in different orders. If a device ran one operation at
+// a time, each of these ranks would wait forever in a different collective.
 inline std::vector<std::string> MockNccl::crossed_orders() const {
   std::vector<std::string> found;
   const auto of_two = [&](int64_t rank, const Clique* a, const Clique* b) {

@@ -26,8 +26,8 @@ using Bytes = std::vector<std::byte>;
 constexpr DataType types[] = {DataType::byte, DataType::int64, DataType::float32, DataType::float64,
                               DataType::bfloat16};
 
-// The bits of element `index` in the input of `rank`: any byte or integer; for floats, numbers between -8 and 8 with so
-// few trailing zeros that the order of a sum matters.
+// The bits of element `index` in the input of `rank`: any bits for bytes and integers. Floats are between -8 and 8 and
+// have so few trailing zeros that the order of a sum matters.
 uint64_t element_bits(DataType type, int64_t rank, int64_t index, uint64_t salt) {
   const uint64_t random = extend_hash(extend_hash(extend_hash(salt, rank), index), 1);
   const double number = (static_cast<double>(random >> 11) / static_cast<double>(uint64_t{1} << 53) - 0.5) * 16;

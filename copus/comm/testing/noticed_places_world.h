@@ -1,4 +1,4 @@
-// For tests: a world that injects faults at a rank's places.
+// For tests: a world that lets a test inject faults at the places that a rank sets.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@ namespace copus {
 
 namespace {
 
-// The exception with which a job of threads ends: the first one that does not echo another rank's failure.
+// The exception with which a job of threads ends: the first one that is not caused by another rank's failure.
 class FirstError {
  public:
   void keep(std::exception_ptr error, bool echo) {
@@ -32,7 +32,8 @@ class FirstError {
   std::exception_ptr error_, echo_;
 };
 
-// Tells the other ranks why this rank ends before it waits for its own threads, which may wait for those ranks.
+// Tells the other ranks why this rank ends. This must come before waiting for this rank's own threads, which may be
+// waiting for the other ranks.
 void run_rank(World& world, const std::function<void(World&)>& body, FirstError& first) {
   const auto report = [&](const std::string& cause) {
     first.keep(std::current_exception(), false);

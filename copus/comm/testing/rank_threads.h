@@ -8,8 +8,8 @@
 
 namespace copus {
 
-// Runs `body` as ranks 0 .. size - 1, each on its own thread, over the same code as between processes. Returns when all
-// have ended. Rethrows the first exception of a rank that does not echo another rank's failure (RankFailure).
+// Runs `body` as ranks 0 .. size - 1, each on its own thread, with the same code as between processes. Returns when all
+// have ended. Rethrows the first exception of a rank that is not caused by another rank's failure (RankFailure).
 void run_ranks_as_threads(int64_t size, const std::function<void(World&)>& body,
                           double wait_seconds = default_wait_seconds);
 

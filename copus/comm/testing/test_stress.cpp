@@ -74,7 +74,7 @@ class Place {
 
   void* address() { return memory_ ? memory_.get() : host_.data(); }
 
-  // The current content, on a device too. It is read without giving the host a copy in between.
+  // The current content, also of device memory. It is read without an extra copy on the host.
   Bytes contents() {
     if (device_ == nullptr) return host_;
     const DeviceRuntime::Stream stream = device_->current_stream();

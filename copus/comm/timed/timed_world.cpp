@@ -29,7 +29,7 @@ class Communicating {
 };
 
 // A group with modelled times. With every operation, the members exchange the times at which they started it. From
-// these times each member computes when the operation is done, with the same result on all members.
+// these times, each member computes when the operation is done; all members get the same result.
 class TimedCommunicator final : public WrappedCommunicator {
  public:
   // Keeps references to the group and the clock.
@@ -54,7 +54,7 @@ class TimedCommunicator final : public WrappedCommunicator {
       data_ = group_.group().start(operation);
     }
 
-    // Returns when it is done, on a link that is busy until `free_at`.
+    // Computes and returns the time at which the collective is done, if its link is busy until `free_at`.
     double settle(double free_at) {
       times_.wait();
       end_ = std::max(latest_, free_at) + seconds_;
@@ -83,7 +83,7 @@ class TimedCommunicator final : public WrappedCommunicator {
     std::optional<double> end_;
   };
 
-  // A message under way. A second message follows it with the time at which it was sent.
+  // A message under way. It is followed by a second message, which holds the time at which the first was sent.
   class SentMessage final : public Work::State {
    public:
     explicit SentMessage(RankClock& clock) : clock_(clock), sent_(clock.now()) {}
@@ -135,7 +135,8 @@ class TimedCommunicator final : public WrappedCommunicator {
     const Communicating communicating(clock_);
     while (!unsettled_.empty()) settle_next();
     group().all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
-    // The latest time is known only when all members have come. For a barrier that is all there is to do.
+    // For a barrier, exchanging the members' times is enough: the latest time is known only when all members have
+    // arrived.
     if (operation.kind != OperationKind::barrier) group().run(operation);
     free_at_ = std::max(latest, free_at_) + seconds_of(operation);
     clock_.advance_to(free_at_);
@@ -194,8 +195,8 @@ class TimedCommunicator final : public WrappedCommunicator {
 
   double free_at_ = 0;                    // when the last settled collective is done
   std::vector<double> messages_free_at_;  // when the last message from each member is done
-  // Buffers that the inner group may still read and write. They are kept here until the operations are done, even if
-  // the handles are gone: a failed rank does not wait for operations that it has started.
+  // Collectives whose buffers the inner group may still read or write. They are kept until they are done even if their
+  // handles are gone, because a failed rank does not wait for operations that it has started.
   std::deque<std::shared_ptr<Collective>> unsettled_;
   std::deque<std::shared_ptr<SentMessage>> messages_;
 };

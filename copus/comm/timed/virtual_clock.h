@@ -7,8 +7,8 @@ namespace copus {
 
 class VirtualClock : public RankClock {
  public:
-  // Begins at 0. Computing takes the charged operations divided by this rate. If the rate is 0, computing takes the
-  // time for which this thread ran on a processor.
+  // Starts at 0. Computing takes the charged operations divided by `flops_per_second` or, if that is 0, the CPU time of
+  // this thread.
   explicit VirtualClock(double flops_per_second);
 
   double now() override;

@@ -1,4 +1,4 @@
-// A small question, and plans that are written down rather than predicted.
+// For tests: a small question, and plans whose numbers are given instead of predicted.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// Of a model with 1 billion parameters on two nodes of four devices with 16 GB.
+// A question about a model with 1 billion parameters on two nodes of four devices with 16 GB.
 inline PlanQuestion small_question(const std::vector<int64_t>& global_batches) {
   PlanQuestion question;
   question.model_name = "small";
@@ -41,7 +41,7 @@ inline PlanQuestion small_question(const std::vector<int64_t>& global_batches) {
   return question;
 }
 
-// One that takes `seconds`, 60 % of them compute; its layout d x t x p.
+// A configuration with layout d x t x p that takes `seconds`, 60 % of them computing.
 inline PlannedConfiguration written_down(int64_t d, int64_t t, int64_t p, int64_t global_batch, double seconds) {
   PlannedConfiguration row;
   row.configuration = {{.data_parallel = d, .tensor_parallel = t, .pipeline_parallel = p}, global_batch, 1};
@@ -53,7 +53,7 @@ inline PlannedConfiguration written_down(int64_t d, int64_t t, int64_t p, int64_
   return row;
 }
 
-// d=8 is ahead at 64 and 128, d=2,t=4 at 16; at 32 nothing fits.
+// d=8 is fastest at 64 and 128, d=2,t=4 at 16. Nothing fits at 32.
 inline Plan written_down_plan() {
   return {.configurations = 1234,
           .too_large = 5,

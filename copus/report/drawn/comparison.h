@@ -1,5 +1,5 @@
-// Computes the results of an experiment for each arm: the times to held-out losses, and the losses at the end, compared
-// seed by seed with the reference. The inputs are the outcomes of runs, however these were produced.
+// Computes the results of an experiment for each arm: the times to reach held-out losses, and the final losses,
+// compared seed by seed with the reference arm. The inputs are the outcomes of runs, wherever they come from.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ struct RunOutcome {
 // Reads the outcome of a finished run from its log and summary. Throws UserError if these are damaged.
 RunOutcome read_outcome(const std::filesystem::path& run_directory, const std::string& arm, int64_t seed);
 
-// The result of one arm by one measure: the time to a target, or the loss at the end. If a run lacks the measure,
-// `refusal` names the run and no mean is given, because a mean over the other runs would cover only the lucky runs.
+// The result of one arm by one measure: the time to a target, or the final loss. If a run lacks the measure, `refusal`
+// names the run and no mean is given: a mean over the other runs would cover only the lucky ones.
 struct ArmMeasure {
   std::optional<double> target;                        // empty: the loss at the end
-  std::string refusal;                                 // empty: it is reported
+  std::string refusal;                                 // why there is no mean; empty if there is one
   std::vector<int64_t> seeds;                          // one item per run, here and in the lists below
   std::vector<std::optional<double>> seconds, tokens;  // to the target
   std::vector<std::optional<double>> losses;           // at the end
@@ -44,7 +44,7 @@ struct ArmMeasure {
 };
 
 struct ArmResult {
-  std::string name;                      // of the arm or group
+  std::string name;                      // of the arm, or of the group that it represents
   std::string arm;                       // the arm that ran; for a group, the chosen one; empty: none could be chosen
   std::vector<ArmMeasure> measurements;  // the targets in the order of the experiment, then the loss at the end
 };
@@ -63,9 +63,9 @@ struct Comparison {
 };
 
 // Chooses the arm of a group that is fastest on the screening seeds, whose outcomes must all be given. The fastest arm
-// has the smallest mean of log seconds to the lowest target that any arm reached with every seed; among equals, the
-// first arm wins. Targets that some run reached before its first evaluation are skipped, because it is unknown which
-// arm was faster. If no target remains, chooses the arm with the smallest mean loss at the end.
+// has the smallest mean of log seconds to the lowest target that some arm reached with every seed; of equal arms, the
+// first. A target that some run reached before its first evaluation is skipped, because it is unknown when. If no
+// target remains, chooses the arm with the smallest mean of final losses.
 GroupChoice choose_arm(const Experiment& experiment, const std::string& group, const std::vector<RunOutcome>& outcomes);
 
 // Compares the contenders. `outcomes` holds all screening runs, and all runs of the arms to compare.

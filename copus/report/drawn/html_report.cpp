@@ -76,7 +76,7 @@ std::vector<DecisionEvent> events_in(const fs::path& directory) {
   return read_decisions_to_show(directory / "decisions.jsonl");
 }
 
-// The steps around which a run has changed.
+// The steps at which the run's configuration or ranks changed; steps around them are shown too.
 std::vector<int64_t> steps_of_changes(const std::vector<DecisionEvent>& events) {
   std::vector<int64_t> steps;
   for (const DecisionEvent& event : events) {
@@ -103,7 +103,7 @@ ReportedRun read_run(const fs::path& directory, std::string name, std::vector<De
   ReportedRun run{std::move(name), directory, std::move(chosen.records), chosen.is_all, std::move(events), {}, {}};
   run.switches = switches_of(run.events);
   const std::optional<RunSummary> summary = read_summary(directory);
-  // A resumed run keeps the summary of its earlier end until it ends again.
+  // A resumed run keeps the summary of its earlier end until it ends again, so the summary may be out of date.
   const bool is_current = summary && (run.records.empty() || run.records.back().step == summary->steps);
   run.summary = is_current ? *summary : summary_so_far(run);
   return run;
@@ -278,7 +278,7 @@ void write_run_page(ReportedRun run, const fs::path& file) {
   write_page(file, title, body_of(runs, head), data_of(runs));
 }
 
-// The shortest endings of the paths that are all different, as names for the runs.
+// The shortest endings of the paths that are all different. They serve as names of the runs.
 std::vector<std::string> names_of(const std::vector<fs::path>& directories) {
   for (int parts = 1;; ++parts) {
     std::vector<std::string> names;
@@ -302,7 +302,7 @@ fs::path directory_of(const fs::path& path) {
 
 // ---- experiments ----
 
-// The run to show for an arm: with the first of these seeds for which a run has begun.
+// The run to show for an arm: the run with the first of these seeds for which one has started.
 std::optional<fs::path> run_of(const fs::path& experiment, const std::string& arm, const std::vector<int64_t>& seeds) {
   for (const int64_t seed : seeds) {
     fs::path directory = experiment / "runs" / arm / concat("seed-", seed);

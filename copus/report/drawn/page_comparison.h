@@ -1,5 +1,5 @@
-// Makes the part of results.json that the page of an experiment shows: tables, and intervals to draw. Only .cpp files
-// of this directory include this header, because it names JSON.
+// Makes the part of an experiment's page that comes from results.json: tables, and intervals to draw. Only .cpp files
+// of this directory may include this header, because it uses the JSON library.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ const Decision* held(const DecisionEvent& event) {
   return decision != nullptr && !decision->moves ? decision : nullptr;
 }
 
-// Returns all events except decisions to hold, and at most `most` decisions to hold, evenly spread.
+// Returns the events, but of the decisions not to switch at most `most`, evenly spread.
 std::vector<const DecisionEvent*> thinned(const std::vector<DecisionEvent>& events, size_t most) {
   const auto count = static_cast<size_t>(std::count_if(events.begin(), events.end(), held));
   std::vector<const DecisionEvent*> kept;

@@ -23,7 +23,7 @@ struct ReportedSwitch {
 
 std::vector<ReportedSwitch> switches_of(const std::vector<DecisionEvent>& events);
 
-// Whether the job moved, or why it did not.
+// Whether the job switched, or why it did not.
 std::string outcome_of(const SwitchReport& report);
 
 // "with 3 ranks: d=4 -> d=3".
@@ -36,14 +36,14 @@ nlohmann::json switch_marks(const std::vector<ReportedSwitch>& switches, const s
 // The changes of a job's ranks for the chart, in the same form, without numbers.
 nlohmann::json rank_marks(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records);
 
-// The moments of decisions to hold: lists of positions as a curve has them, at most `most_points`.
+// When the controller decided not to switch: at most `most_points` positions, in the form that a curve has.
 nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const std::vector<StepRecord>& records,
                               size_t most_points);
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches);
 
-// Returns all other decisions and requests, and the changes of ranks, in order. Shows at most `most_rows` decisions to
-// hold, evenly spread over the run.
+// Returns all decisions and requests that are not in the table of switches, and the changes of ranks, in order. Shows
+// at most `most_rows` decisions not to switch, evenly spread over the run.
 WebTable decision_table(const std::vector<DecisionEvent>& events, size_t most_rows);
 
 }  // namespace copus

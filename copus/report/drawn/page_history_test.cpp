@@ -1,4 +1,4 @@
-// Switches with their reasons, and decisions that held.
+// Tests the tables of switches with their reasons, and of decisions not to switch.
 #include "copus/report/drawn/page_history.h"
 
 #include <gmock/gmock.h>

@@ -189,7 +189,7 @@ void add_decision(const std::vector<DecisionEvent>& events, Frame& frame) {
   const auto& decision = std::get<Decision>(*found);
   const std::string change =
       decision.choice.target ? concat(" ", describe_change(decision.current, *decision.choice.target)) : "";
-  // The reason of a decision to hold already says that it holds.
+  // The reason of a decision not to switch already says so.
   const std::string what = decision.moves           ? concat("moves", change, ": ")
                            : decision.choice.target ? concat("advises", change, ": ")
                                                     : "";

@@ -18,10 +18,10 @@ struct WatchedRun {
   std::string name;  // its directory, as the user gave it
   TrainConfig limits;
   std::vector<StepRecord> records;    // of the last steps, as many as fit into end_of_log_bytes
-  std::vector<DecisionEvent> events;  // the last ones, as for records
-  std::optional<RunSummary> summary;  // of a resumed run: from its earlier end
+  std::vector<DecisionEvent> events;  // the last events, as many as fit into end_of_log_bytes
+  std::optional<RunSummary> summary;  // after a resumption: that of the run's earlier end
   bool is_running = false;
-  double seconds_since_step = 0;  // since its log was last written
+  double seconds_since_step = 0;  // since run.jsonl was last written
 };
 
 inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
@@ -30,8 +30,8 @@ inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
 // that it reads is damaged.
 WatchedRun read_watched_run(const std::filesystem::path& directory);
 
-// Draws numbers as a line of blocks of eight heights, from the smallest to the largest value. A column shows one number
-// or, if there are more numbers than columns, the mean of neighbouring numbers. `values` must not be empty.
+// Draws numbers as a line of blocks of eight heights, scaled from the smallest to the largest value. Each column shows
+// one number or, if there are more numbers than columns, the mean of neighbouring numbers. `values` must not be empty.
 std::string sparkline(const std::vector<double>& values, size_t columns);
 
 // Makes the lines of a frame, each at most `width` columns.

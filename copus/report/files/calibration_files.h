@@ -1,6 +1,6 @@
 // The files of a calibration (copus calibrate). branches.jsonl has a line for each finished branch, so that an
-// interrupted calibration can be resumed. calibration.json has the latest result and the critical batches of all
-// calibrated checkpoints. noise_scale.calibration may name this file.
+// interrupted calibration can be resumed. calibration.json holds the latest result and the critical batches of all
+// checkpoints that have been calibrated. The setting noise_scale.calibration may name calibration.json.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct CalibrationReport {
   double reference_batch = 0;
   double learning_rate = 0;  // of the reference batch
   int64_t branches = 0;      // finished ones
-  int64_t outside = 0;       // finished branches beyond the ladder of the reference batch
+  int64_t outside = 0;       // finished branches whose loss is beyond the reference batch's branches
   double alpha = 0;          // the exponent with which c was fitted
   double updates = 0;        // k of the critical batch's rule (critical_batch) with which c was fitted
   BranchCalibration fit;

@@ -41,7 +41,7 @@ void reply_fields(Reply& reply, Visitor&& visit) {
 
 nlohmann::json parse(const fs::path& path) { return parse_json(read_text_file(path, most_bytes)); }
 
-// Tells whether an entry is a regular file itself, not a folder, pipe, socket, device or symbolic link.
+// Returns whether an entry is a regular file, and not a folder, pipe, socket, device or symbolic link.
 bool is_file(const fs::directory_entry& entry) {
   std::error_code gone;
   return entry.symlink_status(gone).type() == fs::file_type::regular;
@@ -151,7 +151,7 @@ ControlReply ask_run(const fs::path& run_dir, const ControlRequest& request, std
 
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {
-    const bool alive = is_alive();  // asked before looking for the reply, which a run writes before it ends
+    const bool alive = is_alive();  // must come before looking for the reply, which a run writes before it ends
     if (fs::exists(reply_path)) {
       ControlReply reply;
       const nlohmann::json object = parse(reply_path);

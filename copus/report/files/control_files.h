@@ -1,6 +1,6 @@
-// Exchanges files in RUN/control that carry a user's commands (`copus ctl`) to a running job, which may run on another
-// machine. The asking process writes <name>.json, whole or not at all. The run takes the request by renaming it to
-// <name>.taken and answers in <name>.reply, which the asking process removes. Other files in the folder are left alone
+// Passes a user's commands (`copus ctl`) to a running job, which may run on another machine, through files in
+// RUN/control. The asking process writes <name>.json, whole or not at all. The run takes this request by renaming it to
+// <name>.taken, and answers in <name>.reply, which the asking process deletes. Other files in the folder are left alone
 // and do not stop the run.
 #pragma once
 
@@ -30,8 +30,8 @@ class ControlFiles {
  public:
   using Note = std::function<void(const std::string& line)>;
 
-  // Creates the folder. Deletes requests and replies that an earlier process left, because nobody waits for them any
-  // more. `note` receives a line about each problem with the folder, once.
+  // Creates the folder. Deletes requests and replies from before this process started, because nobody waits for them
+  // any more. `note` receives a line about each problem with the folder, once.
   ControlFiles(const std::filesystem::path& run_dir, Note note);
 
   // Creates the folder again if it was deleted.
@@ -41,8 +41,8 @@ class ControlFiles {
     std::string name;  // to reply to
     ControlRequest request;
   };
-  // Takes the requests that arrived since the last call, in the order in which they were made. Answers damaged files at
-  // once. Cheap enough to be called after every step.
+  // Takes the requests that have arrived since the last call, in the order in which they were made. Damaged files are
+  // answered at once. Cheap enough to be called after every step.
   std::vector<Received> take();
   void reply(const std::string& name, const ControlReply& reply);
 

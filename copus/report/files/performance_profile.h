@@ -14,7 +14,7 @@
 
 namespace copus {
 
-// The subject of a profile: everything that decides how long a given configuration's step takes.
+// Everything that determines how long a step takes in a given configuration. A profile is valid for one such subject.
 struct ProfileSubject {
   std::string architecture;
   ModelDescription sizes = {};  // those of visit_sizes; the rest is not compared
@@ -42,7 +42,8 @@ void write_profile(const std::filesystem::path& path, const PerformanceProfile& 
 // Reads a profile. Throws UserError if the file cannot be read, is damaged, or has another version.
 PerformanceProfile read_profile(const std::filesystem::path& path);
 
-// Describes how the two differ, for the user: "hidden_size is 512 there and 768 here". Empty if they are equal.
+// Describes, for the user, how the two subjects differ: "hidden_size is 512 there and 768 here". Empty if they are
+// equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
 // Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does,
@@ -55,11 +56,13 @@ struct StepTimeKnowledge {
   std::string grounds;  // its sources in words, for the user
 };
 
-// Returns the known step times for a run whose precision is not automatic; empty if the cluster's speed is unknown.
-// They come from `own_profile`, which a resumed run has, or else from cluster.profile. A path without a file means that
-// there is no own profile. An own profile of another subject is ignored, because a run may be resumed on another
-// cluster. Throws UserError if either profile is damaged, if cluster.profile has another subject, or if it exists
-// without a prediction to correct.
+// Returns the known step times for a run whose precision is not automatic; nothing if the cluster's speed is unknown.
+// They come from `own_profile`, which a resumed run has, or otherwise from cluster.profile. If there is no file at
+// `own_profile`, the run has no profile yet. If that profile has another subject, it is ignored, because a run may be
+// resumed on another cluster.
+//
+// Throws UserError if either profile is damaged. Also throws UserError if cluster.profile has another subject, or if it
+// is set although the cluster's description allows no prediction that it could correct.
 std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

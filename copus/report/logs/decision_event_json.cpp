@@ -68,8 +68,8 @@ class Writer : public JsonFieldWriter {
     (*this)(name, list);
   }
 
-  // Writes the values of a state after their checksum. The checksum reveals manual edits, whose consequences would be
-  // unpredictable.
+  // Writes the values of a state, preceded by their checksum. The checksum reveals manual edits, which would have
+  // unpredictable effects.
   void operator()(const char* name, const std::vector<std::string>& values) {
     if (values.empty()) {
       (*this)(name, nullptr);

@@ -18,8 +18,8 @@ DecisionEvent event_from_line(const std::string& line) {
   }
 }
 
-// Recognizes a decision to hold by the text of its line. A line that Copus did not write in its own form is treated as
-// another event.
+// Recognizes a decision not to switch by the text of its line. A line that does not have the form in which Copus writes
+// such decisions counts as another event.
 bool is_held(std::string_view line) {
   return line.starts_with(R"({"event":"decision",)") && line.find(R"(,"moves":false,)") != std::string_view::npos;
 }
@@ -28,7 +28,7 @@ bool is_state(std::string_view line) { return line.starts_with(R"({"event":"stat
 
 bool is_begin(std::string_view line) { return line.starts_with(R"({"event":"begin",)"); }
 
-// Empty if the line is damaged. A reader of all lines reports the damage.
+// Returns nothing if the line is damaged, which a later reader of all lines reports.
 std::optional<ControllerState> whole_state_in(const std::string& line) {
   try {
     return std::get<ControllerState>(event_from_line(line));
@@ -91,7 +91,7 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path, 
 }
 
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step) {
-  constexpr int64_t places_looked_at = 4;  // a place lacks a state if the run was resumed or lost ranks there
+  constexpr int64_t places_looked_at = 4;  // a boundary lacks a state if the run was resumed or lost ranks there
   if (!std::filesystem::exists(path)) return {};
   LineSearch search(path);
   const auto latest_at = [&](int64_t boundary, const auto& is_wanted) {
@@ -133,8 +133,8 @@ std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& p
     std::string text;
     bool is_held = false;
   };
-  // Thins decisions to hold by keeping every stride-th decision. When there are twice as many as wanted, every other
-  // kept decision is dropped and the stride doubled.
+  // Of the decisions not to switch, every stride-th one is kept. When there are twice as many as wanted, every other
+  // kept one is dropped and the stride doubled.
   std::vector<Line> lines;
   size_t seen = 0, kept = 0, stride = 1;
   for_each_line(path, [&](const std::string& text) {

@@ -1,6 +1,6 @@
 // decisions.jsonl: the decisions of a run's controller and their outcomes, one JSON object per event. Each line is
-// written at once. Together with run.jsonl it holds all inputs of the controller. A resumed run brings a new controller
-// up to date with these inputs, and `copus replay` runs another controller on them.
+// written at once. Together with run.jsonl, this log holds all inputs of the controller. With these inputs, a resumed
+// run brings a new controller up to date, and `copus replay` runs another controller.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace copus {
 
-// The beginning of a controller that lacks the knowledge of earlier controllers. A controller begins at the start of a
-// run, and when the run is resumed with another configuration file.
+// The start of a controller without the knowledge of earlier controllers. This happens at the start of a run, and when
+// the run is resumed with another configuration file.
 struct ControllerBegin {
   int64_t step = 0;  // the step after which it begins
   std::string policy;
@@ -27,10 +27,10 @@ struct ControllerBegin {
   Configuration configuration;
   Knowledge knowledge;
   std::string file;  // the text of adapt.file
-  // The run's current factor on the learning rate. Empty: the factor with which a run begins in this configuration.
+  // The run's current learning rate factor. Empty: the factor with which a run starts in this configuration.
   std::optional<double> rate_factor = {};
-  // The controller's initial state (Controller::restore_state), if it inherits the knowledge of the previous controller
-  // and only the settings change from here on. Empty if the controller inherits nothing.
+  // The controller's initial state (Controller::restore_state) if it inherits the previous controller's knowledge, and
+  // only the settings change from here on. Empty if it inherits nothing.
   std::vector<std::string> state = {};
 };
 
@@ -42,7 +42,7 @@ struct ControllerResumed {
   int64_t step = 0;  // the step after which it continues
 };
 
-// The state of a controller (Controller::save_state), so that a resumed run has to repeat only the steps after it.
+// The state of a controller (Controller::save_state). With it, a resumed run has to replay only the steps after it.
 struct ControllerState {
   int64_t step = 0;        // the step after which the controller had this state
   int64_t begin_step = 0;  // of the controller's ControllerBegin
@@ -63,16 +63,16 @@ struct LoggedCommand {
   Command command;
 };
 
-// Steps of a job that another program trains, if they can no longer be measured.
+// Says that the steps of a job that another program trains can no longer be measured.
 struct Unmeasured {
-  int64_t step = 0;    // the last step before them
+  int64_t step = 0;    // the last step that could be measured
   std::string reason;  // in words, for users
 };
 
 using DecisionEvent = std::variant<ControllerBegin, ControllerResumed, ControllerState, Decision, SwitchReport,
                                    LoggedRealised, LoggedCommand, RanksChanged, Unmeasured, RunCalibration>;
 
-// The step boundary at which an event happened, after the observation of that step.
+// The step boundary of an event: after the observation of this step.
 int64_t step_of(const DecisionEvent& event);
 
 // Convert an event to its line of the file, without the line end, and back. Throw UserError that says what is wrong.
@@ -82,8 +82,9 @@ DecisionEvent decision_event_from_line(std::string_view line);
 class DecisionLog {
  public:
   // Opens <run_dir>/decisions.jsonl. A resumed run keeps the events up to and including the boundary
-  // `resume_after_step` and cuts the rest. Throws UserError if the file cannot be opened or cut, or if a kept line is
-  // damaged or its step is earlier than the previous line's. In a new run, throws UserError if the file already exists.
+  // `resume_after_step` and truncates the rest. Throws UserError if the file cannot be opened or truncated, or if a
+  // kept line is damaged or its step is earlier than the previous line's. In a new run, throws UserError if the file
+  // already exists.
   explicit DecisionLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
   // Throws UserError if the line cannot be written (full disk). The log then still ends with a whole line.
@@ -106,13 +107,13 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
                                              int64_t last_step = std::numeric_limits<int64_t>::max());
 
 // Returns the events that bring a controller up to date at the boundary `last_step` (bring_up_to_date). If a recent
-// state is logged, they are the controller's beginning, this state and the events after it, found without reading the
-// rest of the log. Otherwise they are all events.
+// state is logged, these are the controller's ControllerBegin, this state and the events after it, and the rest of the
+// log is not read. Otherwise they are all events.
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step);
 
-// Returns the events to show to people, without states. A log of more than 16 MiB is thinned, so that reading time
-// hardly depends on its size: at most 2 * `most_held` decisions to hold are parsed, evenly spread over the run. All
-// other events are returned.
+// Returns the events to show to people, without states. A log of more than 16 MiB is thinned, so that reading takes
+// hardly longer for longer logs: of the decisions not to switch, at most 2 * `most_held` are parsed, evenly spread over
+// the run. All other events are returned.
 std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held = 2000);
 
 // Writes the web page of a run with these events into its directory.

@@ -28,7 +28,7 @@ std::string first_difference(const DecisionEvent& logged, const DecisionEvent& r
   return "";
 }
 
-// Tells whether the two events are the same; NaN is equal to NaN.
+// Returns whether the two events are the same; NaN is equal to NaN.
 bool is_same(const DecisionEvent& logged, const DecisionEvent& replayed) {
   return to_line(logged) == to_line(replayed);
 }
@@ -61,7 +61,7 @@ void check_possible(const AnyConfig& config, const DecisionEvent& event) {
 }
 
 // Returns the observation that a record of the run's log describes, for a step with this global batch. Throws UserError
-// if the record does not belong to such a step.
+// if the record is not of such a step.
 Observation observation_in(int64_t global_batch, const StepRecord& record, const AnyConfig& config) {
   const auto refuse = [&](const char* field, double value, const std::string& expected) {
     throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",
@@ -99,7 +99,7 @@ struct Segment {
   int64_t after_step, until_step;
 };
 
-// Follows a log with one controller.
+// Follows a log with one controller: gives it the logged steps and compares its decisions.
 class Follower {
  public:
   Follower(const AnyConfig& config, Controller& controller, const Segment& segment)
@@ -140,7 +140,8 @@ class Follower {
     }
   }
 
-  // Each compares an event with the log's and applies it. Returns the difference, or nothing.
+  // Each of these functions compares a logged event with the controller's and applies it. It returns the difference, or
+  // nothing.
   std::optional<std::string> apply(const Decision& logged) {
     if (!decision_) return "the log has a decision, and the replay makes none";
     Decision replayed = *std::exchange(decision_, std::nullopt);
@@ -200,11 +201,12 @@ class Follower {
     return "the log's state of what decides is not the replay's";
   }
 
-  // The log may lack the decision of this boundary, because the process that wrote the log may be the process that was
-  // lost. The run continued with a controller that was brought up to date, so that controller knew the decision.
+  // The log may lack the decision of this boundary, because the process that writes the log may be the one that was
+  // lost. The run continued with a controller of another process, which had made the same decision.
   std::optional<std::string> apply(const RanksChanged& change) {
     const std::optional<SwitchIntent>& intent = controller_.under_way();
-    const bool is_unseen_switch = intent && intent->configuration == change.from;  // made, but not logged
+    const bool is_unseen_switch =
+        intent && intent->configuration == change.from;  // the switch was made, but not logged
     if (change.from != controller_.current() && !is_unseen_switch) {
       return concat("the log has other ranks after ", to_string(change.from), ", and the replay is in ",
                     to_string(controller_.current()));
@@ -216,7 +218,7 @@ class Follower {
     return std::nullopt;
   }
 
-  // A job that Copus only advises is moved by whoever trains it.
+  // Whether another program made this switch: a job that Copus only advises is changed by the program that trains it.
   bool is_of_somebody_else(const SwitchReport& report) const {
     return job_of(config_).adapt.advise && report.outcome == SwitchReport::Outcome::moved &&
            report.from == controller_.current();
@@ -240,7 +242,7 @@ Segment segment_from(EventIterator begin, const Events& events, int64_t until_st
   return {begin + 1, end, step_of(*begin), until_step};
 }
 
-// The steps at whose boundaries there are events but that have no record. The records are in order.
+// The steps without a record at whose boundaries there are events. The records are in order.
 std::vector<StepSpan> missing_steps_of_events(const std::vector<StepRecord>& records, const Segment& segment) {
   std::vector<StepSpan> missing;
   for (auto event = segment.begin; event != segment.end; ++event) {

@@ -1,5 +1,5 @@
-// Replays a run's logs: gives a controller all inputs of the run's controller, in the same order. A replay resumes an
-// interrupted run, or checks whether the same decisions follow.
+// Replays a run's logs: gives a controller all inputs that the run's controller received, in the same order. A replay
+// brings the controller of a resumed run up to date, or checks whether a controller makes the same decisions.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,27 @@ namespace copus {
 // The first difference between a replay and the log.
 struct ReplayDifference {
   int64_t step = 0;
-  std::string what;  // "the log holds, the replay moves", ...
+  std::string what;  // "the log does not switch, the replay does", ...
 };
 
-// Says that the controller of a resumed run has to begin anew, and why.
+// Says that the controller of a resumed run starts anew, and why.
 std::string describe(const ReplayDifference& difference);
 
-// A controller's state in a log cannot be restored by this program.
+// Thrown if this program cannot restore a controller's state from a log.
 class UnusableState : public UserError {
  public:
   using UserError::UserError;
 };
 
-// Returns the run's controller at the boundary `until_step`. Makes the controller of the log's latest beginning at or
-// before this boundary, restores the latest state after that beginning, if there is one, and replays all later events
-// and steps. A switch that was announced but not yet reported is the controller's under_way(), and must be announced
-// again. Empty if the log has no such beginning.
+// Returns the run's controller as it was at the boundary `until_step`. Makes the controller of the log's latest
+// ControllerBegin at or before this boundary, restores the latest state after that beginning, if one is logged, and
+// replays all later events and steps. Returns no controller if the log has no such beginning. If a switch was announced
+// but its outcome is not logged, it is the controller's under_way() and must be announced again.
 //
 // `difference` is set if the controller's decisions differ from the log's, because the run's configuration has changed,
 // or if the decisions cannot be known, because lines of run.jsonl are missing. Then only the controller's knowledge()
 // may be used. If the controller does not learn from steps, only the steps with events at their boundaries are needed.
+//
 // Throws UserError if the files do not belong together. Also throws UnusableState.
 struct ReplayedController {
   Controller controller;
@@ -45,9 +46,9 @@ struct ReplayedController {
 std::optional<ReplayedController> bring_up_to_date(const AnyConfig& config, const std::vector<StepRecord>& records,
                                                    const std::vector<DecisionEvent>& events, int64_t until_step);
 
-// Comparison of a replay with the run's log, since the run was last resumed with other settings.
+// Compares a replay with the run's log, from the point where the run was last resumed with other settings.
 struct Replay {
-  int64_t earlier_decisions = 0;  // made under earlier settings: not replayed
+  int64_t earlier_decisions = 0;  // made under earlier settings, so not replayed
   int64_t decisions = 0;          // equal decisions
   int64_t switches = 0;
   std::optional<ReplayDifference> difference;
@@ -57,8 +58,8 @@ struct Replay {
 Replay replay(const AnyConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 
-// Returns the decisions of the policy of `config` at each point of the run where it would have decided. This is
-// open-loop: the run itself would have continued differently after a different decision. `file` holds scripts and
+// Returns the decisions that the policy of `config` makes at each point of the run where the run's policy decided. This
+// is open-loop: after a different decision, the real run would have continued differently. `file` holds scripts and
 // traces. Throws as replay() does.
 std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::string& file,
                                        const std::vector<StepRecord>& records,

@@ -134,7 +134,8 @@ class DecisionReplayTest : public TestDirectory {
   bool is_short_of_memory_ = false;   // if so, every switch is vetoed
 };
 
-// Decisions follow what branches of the run have shown, also in a replay and after a logged state.
+// Decisions depend on the branches that the run has trained for calibration. The same holds in a replay, and in a
+// resumed run that continues from a logged state.
 TEST_F(DecisionReplayTest, CalibrationsAreReplayed) {
   calibrations_ = {{.step = 200,
                     .consumed_samples = 3200,
@@ -187,7 +188,7 @@ TEST_F(DecisionReplayTest, WhatARunCannotHaveBeenInNamesTheOtherJobThatItMayHave
   EXPECT_THAT(refusal(), HasSubstr("cluster.stands_for"));
 }
 
-// Without a policy and without a cluster's speed.
+// The run has no policy, and its cluster's speed is unknown.
 TEST_F(DecisionReplayTest, WhatWasForcedInARunWithoutAPolicyReplaysAndGoesOn) {
   SyntheticJob job(config_);
   config_.adapt.policy = PolicyKind::none;
@@ -234,7 +235,7 @@ TEST_F(DecisionReplayTest, WhatMemoryRuledOutIsRuledOutAgain) {
   const Replay result = replay(config_, records(), events());
   EXPECT_FALSE(result.difference) << result.difference->what;
   EXPECT_GT(result.switches, 0);
-  // If the log did not say that memory was lacking, the controller would try other configurations.
+  // If the log does not say that memory was lacking, the new controller tries other configurations.
   std::vector<DecisionEvent> forgetful = events();
   for (DecisionEvent& event : forgetful) {
     if (auto* report = std::get_if<SwitchReport>(&event)) report->is_lack_of_memory.reset();
@@ -319,7 +320,7 @@ TEST_F(DecisionReplayTest, TheLogOfAKilledRunMayEndEarly) {
   EXPECT_FALSE(replay(config_, steps, all).difference);
 }
 
-// Runs are interrupted after any step, also between the announcement of a switch and its boundary.
+// Runs are interrupted after any step, including steps between the announcement of a switch and the switch itself.
 TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
   train(200);
   const std::string uninterrupted = log_text();
@@ -348,7 +349,8 @@ TEST_F(DecisionReplayTest, AResumedRunGoesOnAsIfItHadNotBeenInterrupted) {
   }
 }
 
-// The controller of a resumed run needs only the events since its latest state, whatever it learned before.
+// The controller of a resumed run needs only its latest logged state and the events after it, whatever it learned
+// before.
 TEST_F(DecisionReplayTest, AResumedRunGoesOnFromItsLatestState) {
   steps_between_states_ = 40;
   Configuration target = configuration_of(config_);
@@ -477,11 +479,11 @@ TEST_F(DecisionReplayTest, ARunThatLosesAndGainsRanksReplays) {
   }
   EXPECT_GT(fewer, 0);
   EXPECT_GT(more, 0);
-  // Another policy follows the same path of configurations.
+  // Another policy is replayed over the same sequence of configurations.
   RunConfig other = config_;
   other.adapt.policy = PolicyKind::fixed;
   EXPECT_EQ(replay_open_loop(other, "", records(), all).back().current.strategy.world_size(), 8);
-  // A log in which the ranks change from another configuration is not of this run.
+  // A log whose ranks change from a configuration that the run was not in does not belong to this run.
   std::vector<DecisionEvent> elsewhere = all;
   for (DecisionEvent& event : elsewhere) {
     if (auto* change = std::get_if<RanksChanged>(&event)) change->from.micro_batch *= 2;
@@ -637,7 +639,7 @@ TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
     EXPECT_FALSE(decision.choice.target);
     EXPECT_FALSE(decision.moves);
   }
-  // The replay follows the path of the run, not that of its own policy.
+  // The replay follows the configurations of the run, not those that its own policy would choose.
   std::vector<Configuration> visited;
   for (const DecisionEvent& event : events()) {
     if (const auto* report = std::get_if<SwitchReport>(&event)) visited.push_back(report->to);
@@ -662,7 +664,7 @@ TEST_F(DecisionReplayTest, WhereStepsAreMissingNobodyCanTell) {
     EXPECT_THAT(user_error(judge),
                 AllOf(HasSubstr("run.jsonl has no line of steps 120 to 122"), HasSubstr("nobody can tell")));
   }
-  // A resumed run does not fail because of them: it gets a difference and begins a new controller.
+  // A resumed run does not fail because of the missing lines: it reports a difference and starts a new controller.
   const auto resumed = bring_up_to_date(config_, holey, events(), 300);
   ASSERT_TRUE(resumed && resumed->difference);
   EXPECT_EQ(resumed->difference->step, 120);

@@ -63,7 +63,7 @@ std::vector<StepSpan> StepOrder::missing_until(int64_t step) const {
 LineLog::LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
                  Lock lock, const LineSearch::NumberOfLine& number_of)
     : path_(std::move(path)), lock_(lock) {
-  // Opens for reading too, because put_back() copies the content.
+  // Also opened for reading, because put_back() copies the content.
   const OpenedFile file = open_regular_file(path_, O_RDWR | O_APPEND | O_CREAT | (resume_after_step ? 0 : O_EXCL));
   if (file.descriptor < 0) {
     if (file.error_number == EEXIST) {
@@ -147,7 +147,7 @@ void LineLog::append(const std::string& line, const std::string& what) {
   const std::string whole_line = line + '\n';
   if (write_all(descriptor_, whole_line) < whole_line.size()) {
     const int error = errno;
-    // Restores whole lines. If even this fails, resuming the run cuts the half line.
+    // Removes the half-written line. If even this fails, a resumed run removes it.
     [[maybe_unused]] const int ignored = ftruncate(descriptor_, size_);
     throw WriteError(concat(path_.string(), ": ", what,
                             " cannot be written: ", write_error_text(error, size_ + whole_line.size(), path_)));
@@ -166,7 +166,7 @@ void LineLog::sync() {
 namespace {
 
 // Calls visit(line) for every whole line after `begin` until visit returns false. Skips the first line if
-// `in_cut_line`. `where` follows the number of a line in a message.
+// `in_cut_line`, because `begin` is then inside that line. `where` follows the number of a line in a message.
 void read_lines(InputFile& file, uint64_t begin, bool in_cut_line, const std::filesystem::path& path,
                 const std::string& where, const std::function<bool(const std::string& line)>& visit) {
   if (begin > 0) file.skip_to(begin);

@@ -1,5 +1,5 @@
-// A file with a line for each event of a run. Lines are handed to the system at once, so a killed process loses nothing
-// that it logged. When the run is resumed, lines after the resumed step are cut. Treats lines as text.
+// A file with one line of text for each event of a run. Each line is passed to the operating system at once, so a
+// killed process loses none of its logged lines. When the run is resumed, lines after the resumed step are removed.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class StepOrder {
  public:
   enum class Lines { one_a_step, any_number_a_step };
 
-  // Expects the lines that follow the lines of step `after`.
+  // `after`: the step of the line before the first line to be added.
   explicit StepOrder(Lines lines, int64_t after = 0) : lines_(lines), latest_(after) {}
 
   // Sets the step of the next line. Throws UserError if this step does not follow the previous line's step, because a
@@ -54,35 +54,36 @@ class LineLog {
  public:
   enum class Lock { none, exclusive };
 
-  // Returns the step of a line, which is given without its line end. `follows_unread`: the previous lines are not read.
+  // Returns the step of a line, which is given without its line end. `follows_unread`: the line before it was not read.
   // Throws UserError if the line is damaged.
   using StepOfLine = std::function<int64_t(const std::string& line, bool follows_unread)>;
 
-  // How many bytes of a log are read and checked before the place of the cut.
+  // How many bytes before the point of truncation are read and checked.
   static constexpr uint64_t bytes_to_check = uint64_t{1} << 20;
 
-  // Opens the log. A new run starts an empty log. A resumed run keeps all lines before the first line of a step later
-  // than `resume_after_step` and cuts the rest, including a half-written last line. A log may be long. With
-  // `number_of`, which finds a line's step cheaply, this function searches for the place of the cut, and does not read
-  // lines that begin more than bytes_to_check before this place.
+  // Opens the log. A new run starts an empty log. A resumed run keeps all lines before the first line whose step is
+  // later than `resume_after_step`, and truncates the rest, including a half-written last line.
   //
-  // Throws UserError if the file cannot be opened or cut, or if a kept line that it reads is damaged. Also throws
-  // UserError if the file already exists in a new run and, with a lock, if another process holds the lock.
+  // If `number_of` is given, which finds a line's step cheaply, the point of truncation is found by bisection, because
+  // a log may be long. Lines that begin more than bytes_to_check before this point are then not read.
+  //
+  // Throws UserError if the file cannot be opened or truncated, or if a kept line that it reads is damaged. Also throws
+  // UserError if a new run's file already exists and, with a lock, if another process holds the lock.
   LineLog(std::filesystem::path path, std::optional<int64_t> resume_after_step, const StepOfLine& step_of_line,
           Lock lock, const LineSearch::NumberOfLine& number_of = nullptr);
   ~LineLog();
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;
 
-  // Appends a line and its line end. Throws UserError that names `what` if the line cannot be written (full disk). The
-  // log then still ends with a whole line.
+  // Appends a line and its line end. Throws a UserError that names `what` if the line cannot be written (full disk).
+  // The log then still ends with a whole line.
   void append(const std::string& line, const std::string& what);
 
   // Returns whether the log's file still exists under its name. A user may have deleted, moved or replaced it;
   // appending then still works.
   bool is_in_place() const;
-  // Recreates the file with all lines so far if it is missing. Throws UserError if that fails, or if another file has
-  // its name.
+  // If the log's file is missing, recreates it with all lines so far. Throws UserError if that fails, or if another
+  // file has its name.
   void put_back();
   // Size of the whole lines.
   int64_t bytes() const { return size_; }
@@ -101,9 +102,9 @@ class LineLog {
 };
 
 // Calls visit(line), without the line end, for every whole line until visit returns false. Ignores a last line without
-// line end, whose writer is busy or was killed. If the file is longer than `last_bytes`, reads only the lines that
-// begin in its last `last_bytes` bytes, except the first of these lines. Throws UserError if there is no such file, or
-// if `visit` throws one; in the latter case the message names the file and the line as damaged.
+// line end: its writer is still writing or was killed. If the file is longer than `last_bytes`, reads only the lines
+// that begin in its last `last_bytes` bytes, except the first of these lines. Throws UserError if there is no such
+// file, or if `visit` throws one; in the latter case the message names the file and the damaged line.
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
                    uint64_t last_bytes = std::numeric_limits<uint64_t>::max());
 

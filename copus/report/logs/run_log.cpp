@@ -16,9 +16,9 @@
 namespace copus {
 namespace {
 
-constexpr int64_t run_log_version = 1;  // in every line, because a log may be cut anywhere
+constexpr int64_t run_log_version = 1;  // repeated in every line, because a log may be truncated anywhere
 
-// The number of lines chosen from a long log, more than a page has points for.
+// The number of lines chosen from a long log; it exceeds the number of points on a page.
 constexpr int64_t evenly_chosen = 8000;
 constexpr int64_t evaluations_chosen = 2000;
 

@@ -18,20 +18,20 @@ namespace copus {
 std::string to_line(const StepRecord& record);
 StepRecord step_record_from_line(const std::string& line);
 
-// Returns whether a line of the log replaces the previous line, because it adds the held-out loss to the same step
-// (RunLog::add_to_resumed_step).
+// Returns whether `record` replaces the previous line of the log, because it is the same step with its held-out loss
+// added (RunLog::add_to_resumed_step).
 bool completes(const StepRecord& before, const StepRecord& record);
 
-// A run.jsonl longer than this is read in part where that is enough.
+// A run.jsonl that is longer than this is read only in part where that suffices.
 inline constexpr uint64_t most_bytes_read_whole = uint64_t{16} << 20;
 
 class RunLog {
  public:
   // Opens <run_dir>/run.jsonl. A new run starts an empty log, and throws UserError if the log already exists. A resumed
-  // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and cuts the rest, because
-  // later steps are repeated and the last line may be half-written. The constructor reads neither lines after that step
-  // nor lines more than LineLog::bytes_to_check before it. Throws UserError if the file cannot be opened or cut, or if
-  // a kept line is damaged, repeated or out of place.
+  // run keeps the lines up to and including `resume_after_step` (the step of the checkpoint) and truncates the rest:
+  // later steps are trained again, and the last line may be half-written. The constructor reads neither lines after
+  // that step nor lines more than LineLog::bytes_to_check before it. Throws UserError if the file cannot be opened or
+  // truncated, or if a kept line that it reads is damaged, repeated or out of order.
   explicit RunLog(const std::filesystem::path& run_dir, std::optional<int64_t> resume_after_step = std::nullopt);
 
   // Appends a step. Throws UserError if the line cannot be written (full disk). The log then still ends with a whole
@@ -40,8 +40,8 @@ class RunLog {
 
   // The logged record of the step after which the run was resumed; empty in a new run and if its line is missing.
   const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
-  // Appends the line of resumed_step() again with the held-out loss, before any other step. At any time the log has one
-  // of the two lines, and readers take the later one. Throws UserError as append() does.
+  // Appends the line of resumed_step() again, now with the held-out loss, before any other step. If the log holds both
+  // lines, readers use the later one. Throws UserError as append() does.
   void add_to_resumed_step(const HeldOutLoss& loss);
 
   // As in LineLog.
@@ -51,8 +51,8 @@ class RunLog {
   void sync() { lines_.sync(); }
   int64_t bytes() const { return lines_.bytes(); }
 
-  // Returns the steps that have no line, among those up to the step after which the run was resumed and within the part
-  // of the log that was read. Empty in a new run.
+  // Returns the steps without a line, as far as the log was read, up to the step after which the run was resumed. Empty
+  // in a new run.
   const std::vector<StepSpan>& missing() const { return missing_; }
 
  private:

@@ -229,7 +229,7 @@ TEST_F(RunLogTest, ResumingCutsAHalfWrittenLastLine) {
   }
 }
 
-// Writes a log of `count` steps, every seventh of them evaluated. All lines are made from one, which is faster.
+// Writes a log of `count` steps, every seventh of them evaluated. To be fast, it makes all lines from one line.
 void write_long_log(const std::filesystem::path& path, int64_t count) {
   StepRecord record;
   record.step = 1;
@@ -428,7 +428,7 @@ TEST_F(RunLogTest, ARepeatedLineOrOneOutOfItsPlaceIsNamed) {
     EXPECT_THAT(user_error([&] { RunLog log(directory_, 4); }), names_line);
     EXPECT_EQ(read_text_file(path_), log_of(steps)) << "nothing is cut that may be of worth";
   }
-  // Lines that will be cut need not be in order, nor be lines of a log at all.
+  // Lines that will be removed need not be in order, and need not be lines of a log at all.
   const std::string kept = log_of({1, 2}), doubtful = kept + log_of({2, 4, 3}) + "garbage\n";
   write_file_durably(path_, doubtful);
   EXPECT_EQ(std::ssize(read_run_log(path_, 2)), 2);

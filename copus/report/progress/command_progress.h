@@ -1,5 +1,5 @@
-// Shows the progress of a command that computes for a long time without printing, as a line on standard error, so that
-// the command's output itself is unchanged.
+// Shows the progress of a command that computes for a long time without printing. The progress goes to standard error,
+// so that the command's output is unchanged.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@ namespace copus {
 struct ProgressPlace {
   int descriptor = 2;
   bool is_terminal = false;  // if so, one line is overwritten; elsewhere lines are appended
-  // Without a terminal, the first line appears after this time. After each line, the next one appears after the shorter
-  // of a minute and twice the previous interval.
+  // If the output is not a terminal: the first line appears after this time. Each later interval is twice the previous
+  // one, but at most a minute.
   std::chrono::duration<double> first_line{5};
 };
 // This process's standard error.
@@ -28,7 +28,7 @@ class CommandProgress {
   CommandProgress(const CommandProgress&) = delete;
   CommandProgress& operator=(const CommandProgress&) = delete;
 
-  // Call often, with the number done so far. Prints only when it is time to.
+  // Call this often, with the number that is done so far. Prints only when the next line is due.
   void show(int64_t done);
 
  private:

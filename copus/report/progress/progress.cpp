@@ -88,9 +88,9 @@ void Progress::finish() {
   }
 }
 
-// Leaves one column free, because a character in the last column makes some terminals start a new line. The cursor is
-// at the beginning of the line. Everything after the new line is erased, because the old line may have come to occupy
-// several rows: many terminals rewrap lines when they become narrower and keep the cursor at its character.
+// Draws the live line and leaves one column free, because a character in the last column makes some terminals start a
+// new line. The cursor is at the beginning of the line. Everything after the new text is erased: many terminals rewrap
+// lines when they become narrower, so the old line may occupy several rows.
 void Progress::draw_live_line() {
   const std::string line = line_.text(state_, terminal_size(descriptor_).columns - 1);
   write_all(descriptor_, concat("\r", line, erase_from_here, "\r"));

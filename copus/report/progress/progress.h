@@ -11,8 +11,8 @@
 
 namespace copus {
 
-// An exponential moving average with bias correction: after one value it equals that value. Values that are not finite,
-// as of skipped steps, are ignored.
+// An exponential moving average with bias correction: after the first value it equals that value. Values that are not
+// finite, such as those of skipped steps, are ignored.
 class SmoothedValue {
  public:
   // `window`: the approximate number of values that the average covers; >= 1.
@@ -27,8 +27,7 @@ class SmoothedValue {
   double weight_ = 0;
 };
 
-// Shows the progress. Output that cannot be written is dropped, so that a run does not end because its terminal is
-// gone. Not thread-safe.
+// Shows the progress. Write errors are ignored, so that a run continues when its terminal is gone. Not thread-safe.
 class Progress {
  public:
   // Writes to `descriptor`, which the caller owns and keeps open. `terminal`: whether the descriptor is a terminal
@@ -38,9 +37,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Call after every step. Rewrites the live line at most ten times per second. `eta_seconds` < 0: unknown.
-  // `total_steps`: steps of the whole run, shown after the step; 0: unknown. `has_line`: another process has already
-  // printed the step's plain line.
+  // Call this after every step. Rewrites the live line at most ten times per second. `eta_seconds` < 0: unknown.
+  // `total_steps`: steps of the whole run, shown after the step's number; 0: unknown. `has_line`: another process has
+  // already printed the plain line of this step.
   void step(const StepRecord& record, double fraction_done, double eta_seconds, int64_t total_steps = 0,
             bool has_line = false);
 

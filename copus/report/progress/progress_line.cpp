@@ -34,7 +34,7 @@ size_t step_columns(const ProgressState& state) {
   return step_text(last).size();
 }
 
-// A loss from 10 on, as at the beginning with a large vocabulary, takes as many columns as a smaller one.
+// A loss of 10 or more, as at the start with a large vocabulary, takes as many columns as a smaller loss.
 std::string loss_text(const char* name, const std::optional<double>& loss) {
   if (!loss) return concat(name, " -");
   return name + format_number(*loss < 9.9995 ? " %.3f" : " %.2f", *loss);

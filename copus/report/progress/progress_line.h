@@ -11,7 +11,7 @@
 namespace copus {
 
 struct ProgressState {
-  StepRecord record;           // of the latest step; on a live line with the latest held-out loss
+  StepRecord record;           // of the latest step; on a live line, with the latest held-out loss
   std::optional<double> loss;  // smoothed, like tokens_per_second
   double tokens_per_second = 0;
   int64_t total_steps = 0;  // 0: unknown
@@ -19,8 +19,8 @@ struct ProgressState {
   double eta_seconds = -1;  // < 0: unknown
 };
 
-// Makes the successive contents of a run's live line. The line does not jump: each number has a fixed position, and its
-// width may grow but never shrinks.
+// Makes the successive contents of a run's live line. Numbers do not jump: each has a fixed position, and its column
+// may get wider but never narrower.
 class LiveLine {
  public:
   // Makes one line of at most `width` columns, all ASCII: as many of the numbers as fit, the most important first, and
@@ -32,10 +32,10 @@ class LiveLine {
 };
 
 // Parts of these lines, for other views of a run:
-// - a bar of this many columns, at least 3;
-// - the noise scale, "118 (97-142)" with the ends of its interval, or ">97"; empty if unknown;
+// - a progress bar with this many columns, at least 3;
+// - the noise scale, "118 (97-142)" with its interval, or ">97" if only the lower end is known; empty if unknown;
 // - a duration, "1 min 20 s";
-// - a number of samples, with two digits if format_count would round a small number too much.
+// - a number of samples, with two digits where format_count would round it too coarsely.
 std::string progress_bar(double done, size_t width);
 std::string noise_scale_text(const StepRecord& record);
 std::string time_left_text(double seconds);

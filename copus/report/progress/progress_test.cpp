@@ -198,8 +198,7 @@ TEST(LiveProgress, NotesStandAboveTheLiveLine) {
   EXPECT_THAT(output, testing::EndsWith("\x1b[J\r"));
 }
 
-// The screen of a terminal that, when it is resized, either rewraps its lines or truncates them. The cursor is on the
-// last line.
+// A terminal's screen that, when it is resized, either rewraps or truncates its lines. The cursor is on the last line.
 class Screen {
  public:
   Screen(size_t columns, bool breaks_lines) : columns_(columns), breaks_lines_(breaks_lines) {}

@@ -83,7 +83,7 @@ std::string file_version_event(double wall_time) {
   return event;
 }
 
-// Makes TensorBoard forget the events that earlier files hold at `step` and later.
+// Makes TensorBoard discard the events at `step` and later that earlier files hold.
 std::string session_start_event(double wall_time, int64_t step) {
   std::string session_log;
   append_varint_field(session_log, 1, 1);
@@ -105,9 +105,9 @@ std::string scalar_event(std::string_view tag, int64_t step, double value, doubl
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-// Chooses a second for a file name that sorts last. TensorBoard reads the files of a directory in the order of their
-// names, which start with the second in which they were opened. A file must sort last even if it is opened in the same
-// second as an earlier file, or after the clock was set back.
+// Chooses the time, in whole seconds, for the new file's name. TensorBoard reads the files of a directory in the order
+// of their names, which start with the second in which they were opened. The new name must sort last, even if an
+// earlier file was opened in the same second or the clock was set back since.
 int64_t next_file_second(const std::filesystem::path& dir) {
   auto second = static_cast<int64_t>(now());
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {

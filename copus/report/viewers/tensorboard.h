@@ -11,10 +11,10 @@ namespace copus {
 
 class TensorBoardWriter {
  public:
-  // Starts a new event file in `dir`, and creates `dir` if necessary. For a resumed run it makes TensorBoard ignore
-  // events after `resume_after_step` in earlier files. Throws UserError if the file cannot be written.
+  // Starts a new event file in `dir`, and creates `dir` if necessary. For a resumed run, the file makes TensorBoard
+  // ignore the events after `resume_after_step` in earlier files. Throws UserError if the file cannot be written.
   explicit TensorBoardWriter(const std::filesystem::path& dir, std::optional<int64_t> resume_after_step = std::nullopt);
-  ~TensorBoardWriter();  // flushes; bytes that cannot be written are dropped
+  ~TensorBoardWriter();  // flushes; write errors are ignored
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 

@@ -20,7 +20,7 @@ struct Span {
   double end;
 };
 
-// The span of each step, from its begin on the first rank to its end on the last one.
+// The span of each step: from its begin on the first rank that begins it to its end on the last rank.
 std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   std::map<int64_t, Span> steps;
   for (const RankTimeline& rank : ranks) {
@@ -33,8 +33,8 @@ std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   return steps;
 }
 
-// Returns events for the gaps between a rank's computations, each within one step. Where the steps of different ranks
-// overlap, the gap is in the earlier step.
+// Returns events for the gaps between a rank's computations, each within one step. Where two ranks are in different
+// steps at the same time, a gap counts to the earlier step.
 std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<int64_t, Span>& steps) {
   std::vector<TimelineEvent> computing;
   for (const TimelineEvent& event : rank.events) {
@@ -59,13 +59,13 @@ std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<
   return idle;
 }
 
-// Rounds to nanoseconds. The format uses microseconds; whole nanoseconds keep neighbouring events from overlapping by
-// rounding.
+// Rounds to nanoseconds. The file uses microseconds; rounding times to whole nanoseconds keeps neighbouring events from
+// overlapping.
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t whole_nanoseconds) { return static_cast<double>(whole_nanoseconds) / 1e3; }
 
-// Process and thread numbers in the file. Perfetto treats process and thread 0 as the idle task, and a thread with the
-// number of its process as the main thread. It works best if no two processes share a thread number.
+// Process and thread numbers in the file. Perfetto treats process and thread 0 as the idle task, and a thread with its
+// process' number as the main thread. It works best if thread numbers are unique over all processes.
 int64_t process_number(int64_t rank) { return rank + 1; }
 int64_t thread_number(int64_t rank, int64_t lane) { return process_number(rank) * 1000 + lane; }
 

@@ -38,9 +38,9 @@ struct RankTimeline {
 std::string to_bytes(const RankTimeline& timeline);
 RankTimeline timeline_from_bytes(std::string_view bytes);
 
-// Writes the timelines, by rank, and returns when they are on the disk. Adds an event "idle" wherever a rank computes
-// nothing between the first begin and the last end of a step (over all ranks). Communication that overlaps other
-// communication of its rank gets a separate track. Throws UserError if the file cannot be written.
+// Writes the timelines, by rank, and returns when they are on the disk. Within a step (from its first begin to its last
+// end over all ranks), adds an event "idle" wherever a rank computes nothing. Communication that overlaps other
+// communication of the same rank gets a separate track. Throws UserError if the file cannot be written.
 void write_timeline(const std::filesystem::path& path, const std::vector<RankTimeline>& ranks);
 
 }  // namespace copus

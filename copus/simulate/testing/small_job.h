@@ -19,7 +19,7 @@ inline SimulatedJob small_job() {
   adapt.interval_samples = 128;
   adapt.dwell_samples = 512;
   adapt.relayout_threshold = 0.03;
-  // Between the nodes so slow that which layout is fastest depends on the batch.
+  // The links between the nodes are so slow that the fastest layout depends on the batch.
   config.cluster.description.flops_per_second = 1e11;
   config.cluster.description.between_nodes = {1e-4, 2e7};
   return make_simulated_job("small", config, {8, 16});

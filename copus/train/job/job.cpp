@@ -130,9 +130,9 @@ void check_threads(const RunConfig& config, int64_t ranks) {
   require_threads(ranks == 1 ? threads + beside_one : 1 + ranks * (2 * threads - 1 + beside_each_of_several));
 }
 
-// Returns whether another rank reports the mistake, so that the user sees one message: rank 0 reports it, or this rank
-// if rank 0 does not end within a moment. Under Copus' launchers, which hold back the messages of other ranks, rank 0
-// always reports.
+// Returns whether another rank reports this mistake, so that the user sees it once. The rank whose failure the job
+// recorded first reports it. That is normally rank 0, because other ranks wait up to 2 s for its failure. Copus'
+// launchers show only rank 0's message, so under them rank 0 always reports.
 bool is_told_by_another(World& world, LauncherKind launcher) {
   if (world.rank() == 0 && launcher == LauncherKind::copus) return false;
   constexpr std::chrono::milliseconds moment(2000), interval(5);

@@ -70,8 +70,9 @@ bool GradientReduction::is_tied(int64_t bucket) const {
   return std::find(tied_.begin(), tied_.end(), bucket) != tied_.end();
 }
 
-// Starts the sums of a bucket's partial gradients. The bucket's data-parallel reduction starts with the next bucket, by
-// which time the sums should be done. This is a fixed point of the step, so the order is the same on all ranks.
+// Starts the all-reduces of the bucket's partial gradients. Its data-parallel reduction is issued in the call for the
+// next bucket, when these all-reduces have probably finished. All ranks reach that call at the same point of the step,
+// so they issue collectives in the same order.
 void GradientReduction::start_partial(int64_t bucket) {
   finish_partial();
   const at::Tensor& gradient = parameters_.buckets()[bucket].gradient;

@@ -1,5 +1,5 @@
-// `copus bench agreement`: the cost of all ranks' agreement once a step, simulated with given costs of a message. The
-// simulation covers numbers of ranks that cannot be started in a test.
+// `copus bench agreement`: the cost of the agreement that all ranks reach once a step, simulated with given costs of a
+// message. The simulation covers more ranks than a test could start.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -23,7 +23,7 @@ struct AgreementCommandOptions {
   bool json = false;
 };
 
-// For messages over TCP in a fast network.
+// Costs of messages over TCP in a fast network.
 constexpr MessageCosts stated_costs{.latency_seconds = 25e-6, .seconds_per_message = 5e-6, .bytes_per_second = 1e9};
 
 nlohmann::json to_json(const AgreementCost& cost) {

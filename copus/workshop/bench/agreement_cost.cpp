@@ -11,8 +11,8 @@ namespace copus {
 
 namespace {
 
-// Returns the seconds in which every rank sends a message of `bytes` to every other rank and receives the messages of
-// all others. All ranks do the same at the same time, so it suffices to simulate one rank.
+// Returns the seconds of an exchange in which every rank sends a message of `bytes` to every other rank. All ranks do
+// the same at the same time, so simulating one rank is enough.
 double exchange_seconds(int64_t ranks, double bytes, const MessageCosts& costs) {
   std::vector<double> arrivals;
   double now = 0, connection_free = 0;

@@ -1,5 +1,5 @@
-// Simulates the cost of all ranks' agreement once a step, for numbers of ranks that no test can start. It compares
-// messages from every rank to all others, as in earlier versions, with today's rounds.
+// Simulates the cost of the agreement that all ranks reach once a step, for more ranks than a test could start.
+// Compares the method of earlier versions, messages from every rank to all others, with today's reduction rounds.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct AgreementCost {
   double seconds = 0;      // from the common start until the last rank is done
 };
 
-// Returns the seconds of the earlier agreement, for `ranks` >= 1. Every rank sends every other rank one message of
-// 1,832 bytes plus 48 per rank. Beyond 16 KiB it sends two messages, each with one rank's part of these bytes.
+// Returns the cost of the earlier method, for `ranks` >= 1. Every rank sends every other rank one message of 1,832
+// bytes plus 48 per rank. Beyond 16 KiB it sends two messages instead, each with one rank's part of these bytes.
 AgreementCost cost_of_agreement_with_all(int64_t ranks, const MessageCosts& costs);
 
-// The sums, then the latest time, by reduction_rounds.
+// Returns the cost of today's method: an all-reduce of the sums, then one of the latest time, by reduction_rounds.
 AgreementCost cost_of_agreement_by_rounds(int64_t ranks, const MessageCosts& costs);
 
 // Returns the seconds that doubling the ranks adds: the slope of the least-squares line through the seconds over the

@@ -16,9 +16,9 @@ TEST(AgreementCost, WithAllOthersGrowsWithTheSquare) {
   EXPECT_EQ(eight.messages, 8 * 7);
   EXPECT_EQ(eight.bytes, 8 * 7 * (1832 + 8 * 48));
   EXPECT_EQ(eight.most_peers, 7);
-  // When all seven are sent the first one has arrived, and the processor never waits for the others.
+  // When a rank has sent all seven messages, the first one has arrived, so the processor never waits for the others.
   EXPECT_NEAR(eight.seconds, 2 * 7 * 5e-6, 1e-12);
-  // With three ranks it waits for both.
+  // With three ranks, it waits for both messages.
   EXPECT_NEAR(cost_of_agreement_with_all(3, costs).seconds, 5e-6 + (1832 + 3 * 48) / 1e9 + 25e-6 + 2 * 5e-6, 1e-12);
   const AgreementCost many = cost_of_agreement_with_all(8192, costs);
   EXPECT_EQ(many.messages, int64_t{2} * 8192 * 8191);

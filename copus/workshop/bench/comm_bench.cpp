@@ -23,8 +23,8 @@ constexpr int64_t most_calls_per_turn = 2000;
 
 constexpr OperationKind kinds[] = {OperationKind::all_reduce, OperationKind::reduce_scatter, OperationKind::all_gather};
 
-// Returns the sizes to measure, in bytes: powers of four, and the largest size. A vector that is split into parts has
-// at least one element per rank, because otherwise not all ranks would have to wait for one another.
+// Returns the sizes to measure, in bytes: powers of four, and the largest size. If a vector is split into parts, it has
+// at least one element per rank, so that all ranks have to wait for one another.
 std::vector<int64_t> vector_sizes(OperationKind kind, int64_t ranks, int64_t largest) {
   const int64_t elements = kind == OperationKind::all_reduce ? 1 : ranks;
   const int64_t least = elements * static_cast<int64_t>(sizeof(float));
@@ -117,7 +117,7 @@ class CommBench {
   double time_turn(const std::function<void()>& call, int64_t calls) {
     world_.everyone().barrier();
     if (mpi_) mpi_->barrier();
-    call();  // puts the caches and the other ranks into their steady state
+    call();  // lets the caches and the other ranks reach their steady state
     const double begin = monotonic_seconds();
     for (int64_t i = 0; i < calls; ++i) call();
     double seconds = (monotonic_seconds() - begin) / static_cast<double>(calls);

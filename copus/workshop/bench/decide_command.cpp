@@ -37,7 +37,7 @@ struct Job {
   int64_t sequence_length;
   int64_t world_size;
   int64_t smallest_batch;
-  int64_t largest_batch;  // with all powers of two in between
+  int64_t largest_batch;  // the batches are the powers of two up to this one
 };
 
 const Job small_job = {"qwen2.5-32b", 4096, 32, 16, 1024};
@@ -134,11 +134,12 @@ Quartiles measure_decision(RunConfig config, int64_t rounds) {
 }
 
 struct StepCost {
-  Quartiles seconds = {};   // of the controller, for each step of the run
-  double step_seconds = 0;  // of the run's steps themselves, on average
+  Quartiles seconds = {};   // of the controller, per step of the run
+  double step_seconds = 0;  // mean duration of the run's own steps
 };
 
-// The cost in a run that decides and moves as it is configured, including the report of each switch and its outcome.
+// Measures the cost in a run that decides and switches as it is configured, including the report of each switch and its
+// outcome.
 StepCost measure_steps(const RunConfig& config, int64_t rounds) {
   StepCost cost;
   std::vector<double> seconds;

@@ -33,7 +33,7 @@ using Json = nlohmann::ordered_json;
 
 const char* name_of_half(const JudgedSet& set) { return set.is_fitted ? "fitted" : "held out"; }
 
-// NaN is null.
+// NaN is written as null.
 Json summary_to_json(const HalfSummary& summary) {
   return {{"num_sets", summary.sets},
           {"mean_top1_regret", summary.mean_top1_regret},

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t letters_to_train_on = 1 << 20;
 
-// A group whose other members do not exist: nothing is sent, and buffers keep their contents.
+// A group whose other members do not exist. Nothing is sent, and buffers keep their contents.
 class AbsentGroup final : public Communicator {
  public:
   AbsentGroup(const std::vector<int64_t>& ranks, int64_t member) : Communicator(ranks, member) {}

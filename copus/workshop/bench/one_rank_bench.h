@@ -1,5 +1,5 @@
-// Measures the computing speed of one rank of a layout without the others, for `copus bench step --as`. Kernels have
-// the layout's shapes, the host issues the same operations, and communication takes no time.
+// Measures for `copus bench step --as` the computing speed of one rank of a layout without the other ranks. Kernels
+// have the layout's shapes, and the host issues the same operations, but communication takes no time.
 #pragma once
 
 #include <cstdint>

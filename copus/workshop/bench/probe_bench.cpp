@@ -68,7 +68,7 @@ ProbeBenchResult measure_probe(const ProbeBenchOptions& options, World& world) {
   const Dataset dataset(config.data, config.train.sequence_length, config.model.vocab_size, config.execution.seed);
   ProbeBench bench(config, dataset, world);
 
-  bench.step(true);  // uses new memory, so it does not count
+  bench.step(true);  // a warm-up step, which touches new memory and does not count
   double step_seconds = bench.step(true);
   world.everyone().all_reduce(&step_seconds, 1, DataType::float64, Reduction::maximum);
   const auto fitting = static_cast<int64_t>(usual_seconds / step_seconds) / probe_bench_turn * probe_bench_turn;

@@ -1,4 +1,5 @@
-// Measures for `copus bench gns` what measuring the gradient noise scale costs a training step.
+// Measures for `copus bench gns` how much time a training step takes longer because it measures the gradient noise
+// scale.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace copus {
 
-// Steps that are compared: with the probe, without, without, with.
+// The number of steps that form one comparison: with the probe, without, without, with.
 inline constexpr int64_t probe_bench_turn = 4;
 
 struct ProbeBenchOptions {
@@ -19,13 +20,13 @@ struct ProbeBenchOptions {
   int64_t micro_batch = 0;    // sequences
   int64_t micro_batches = 0;  // of each rank: at least two if there is one rank; the first is measured
   std::string corpus;         // a text to train on, of at least one sequence
-  int64_t steps = 0;  // to measure, half of them with the probe: a multiple of 4; 0: as many as fit in half a minute
+  int64_t steps = 0;          // number to measure, a multiple of 4, half of them with the probe; 0: for half a minute
 };
 
 struct ProbeBenchResult {
   int64_t steps = 0;                       // measured
   double seconds_off = 0, seconds_on = 0;  // medians of a step without and with the probe
-  Quartiles overhead{};                    // of a step with the probe relative to its neighbour without it, minus 1
+  Quartiles overhead{};                    // time of a step with the probe / time of its neighbour without it - 1
   // The probe's own computation as a fraction of the time of steps with the probe, on the rank where the fraction is
   // largest. This fraction is less noisy than the difference of step times, but lacks the probe's effects on messages
   // and caches.

@@ -41,7 +41,7 @@ struct JudgedRule {
   std::vector<RegretOutcome> outcomes;
 };
 
-// Gives the scenario's run the rule: a policy and settings, as in a run's configuration.
+// Returns the configuration of the scenario's run under a rule: a policy and settings.
 RunConfig with_rule(const Scenario& scenario, const std::string& policy, const RegretCommandOptions& options) {
   std::vector<std::string> overrides;
   for (const std::string& setting : options.settings) {

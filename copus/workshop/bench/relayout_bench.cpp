@@ -37,7 +37,7 @@ RunConfig config_of(const RelayoutBenchOptions& options) {
 
 struct RankOnDevice {
   at::Device device;
-  std::unique_ptr<World> world;  // can reach the device's memory
+  std::unique_ptr<World> world;  // a world that can communicate device memory
 };
 
 RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<World> world) {
@@ -45,7 +45,7 @@ RankOnDevice on_device(const RelayoutBenchOptions& options, std::unique_ptr<Worl
   return {device, connect_devices(std::move(world), device, default_wait_seconds)};
 }
 
-// Measures how fast all ranks at once move the bytes of a switch, in one piece per rank.
+// Measures how fast all ranks together move the bytes of a switch, if each rank moves its bytes in one piece.
 class CopyRate {
  public:
   virtual ~CopyRate() = default;
@@ -60,7 +60,7 @@ class CopyRate {
     return static_cast<double>(world.size() * turns * bytes) / seconds;
   }
 
-  // The switch's bytes that were moved in the same way.
+  // The bytes that the switch moved in the same way as this measurement.
   virtual int64_t bytes_of(const SwitchReport& report) const = 0;
 
  protected:
@@ -71,7 +71,7 @@ class CopyRate {
   virtual void copy() = 0;
 };
 
-// Copies from the next rank's arena into this one's. A switch moves every slice in this way, also within a rank.
+// Copies from the next rank's arena into this rank's arena. A switch moves every slice in this way, even within a rank.
 class ArenaCopies final : public CopyRate {
  public:
   explicit ArenaCopies(World& world) : next_((world.rank() + 1) % world.size()), arena_(StateArena::join(world)) {
@@ -91,7 +91,7 @@ class ArenaCopies final : public CopyRate {
   std::unique_ptr<StateArena> arena_;
 };
 
-// Sends messages from device to device, to the next rank. Copies within a rank are much faster and are not measured.
+// Sends messages from this rank's device to the next rank's. Copies within a rank are much faster and are not measured.
 class DeviceMessages final : public CopyRate {
  public:
   DeviceMessages(World& world, at::Device device)

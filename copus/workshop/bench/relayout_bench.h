@@ -27,24 +27,25 @@ struct RelayoutBenchOptions {
 
 struct MeasuredSwitch {
   SwitchReport report;
-  // Bytes/s of all ranks together, measured right after the switch, in one piece per rank. If ranks can read each
-  // other's memory, a piece is copied from the next rank's memory; otherwise the previous rank sends it.
+  // Bytes/s of all ranks together, measured right after the switch, with one piece per rank. If ranks can read each
+  // other's memory, each rank copies its piece from the next rank's memory; otherwise the previous rank sends it.
   double copy_rate = 0;
   int64_t bound_bytes = 0;  // the switch's bytes that are moved in this way: all of them, or those between ranks
 };
 
 struct RelayoutBenchResult {
   std::vector<MeasuredSwitch> there, back;
-  // When the ranks, in `from`, began to write a checkpoint and when it was durable, on the machine's monotonic clock.
+  // When the ranks, in `from`, started to write a checkpoint, and when it was durable, on the machine's monotonic
+  // clock.
   double decided_at = 0, written_at = 0;
 };
 
-// Trains in `from`, changes to `to` and back in every round, and finally writes a checkpoint. Every rank calls it; the
-// result is rank 0's. Throws InternalError if a switch is vetoed.
+// Trains in `from`, switches to `to` and back in every round, and finally writes a checkpoint. Every rank calls this.
+// Use the result of rank 0. Throws InternalError if a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
-// Loads the checkpoint in `to`, in new processes. Returns the time at which all ranks were ready to step, on the clock
-// of RelayoutBenchResult.
+// Loads the checkpoint in layout `to`, in new processes. Returns when all ranks were ready to step, on the same clock
+// as RelayoutBenchResult.
 double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
 }  // namespace copus

@@ -32,7 +32,7 @@ constexpr int64_t corpus_bytes = 1 << 16;
 struct RelayoutCommandOptions {
   std::vector<std::string> parameters{"30M", "100M", "300M"};
   std::vector<int64_t> ranks{4, 8};
-  std::string from, to;  // empty: those of usual_change
+  std::string from, to;  // empty: those of usual_change()
   int64_t rounds = 5;
   std::string directory;
   std::string device = "cpu";
@@ -43,7 +43,7 @@ struct Change {
   ConfigurationChange from, to;
 };
 
-// Values for what --from and --to omit.
+// The values of what --from and --to do not specify.
 constexpr Configuration otherwise{{}, 8, 1};
 
 Change usual_change(int64_t ranks) {
@@ -97,7 +97,7 @@ void print_relayout_row(const nlohmann::json& row) {
   std::cout << "        " << phases << '\n' << std::flush;
 }
 
-// The changes that the user has named, or the usual ones.
+// The changes that the user has named or, if none, the usual ones.
 std::vector<Change> changes_of(const RelayoutCommandOptions& options) {
   if (options.from.empty() != options.to.empty()) throw UserError("--from and --to: give both, or neither");
   if (!options.from.empty()) {

@@ -11,11 +11,12 @@ namespace copus {
 // "rounds", "device", "corpus" and "directory". The last two are paths; checkpoints go into the directory.
 
 // Trains, switches and writes a checkpoint. The result has, for "there" and "back", fields of `copus bench relayout
-// --json` (docs/benches.md). It also has two times of monotonic_seconds: "decided_at", when the checkpoint was begun,
-// and "written_at", when it was on the disk.
+// --json` (docs/benches.md), and two times of monotonic_seconds: "decided_at", when the checkpoint was started, and
+// "written_at", when it was on the disk.
 nlohmann::json measure_relayout_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
-// Resumes from that checkpoint. Result: the time when all ranks were ready to step, on the same clock.
+// Resumes from the checkpoint of measure_relayout_as_rank. Result: when all ranks were ready to step, on the same
+// clock.
 nlohmann::json measure_restart_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
 }  // namespace copus

@@ -43,7 +43,7 @@ double measure_bandwidth(at::Device device) {
   return best;
 }
 
-// Elements of activations that the element-wise kernels of one step must read or write per token, each operand once.
+// The number of activation elements that a step's element-wise kernels must read or write per token, each operand once.
 double elementwise_elements_per_token(const ModelDescription& m) {
   const auto hidden = static_cast<double>(m.hidden_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
@@ -82,9 +82,9 @@ double elementwise_elements_per_token(const ModelDescription& m) {
   return of_layers + ends;
 }
 
-// Fills the weights with random numbers on the device, which suffice for the measurement. ParameterStore::initialize
-// computes its numbers on the host, which takes some seconds for billions of weights. Programs that take turns on a GPU
-// would lose these seconds in every turn.
+// Fills the weights with random numbers on the device, which is good enough for measurements.
+// ParameterStore::initialize computes its numbers on the host, which takes some seconds for billions of weights;
+// programs that take turns on a GPU would lose these seconds in every turn.
 void fill_on_device(ParameterStore& store, double standard_deviation) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.tied_copy) continue;
@@ -159,7 +159,8 @@ StepBench::StepBench(const StepBenchOptions& options) {
 StepBench::~StepBench() {
   const at::Device device = implementation_->device;
   implementation_.reset();
-  // The allocator would keep the memory for later tensors, but programs that take turns on one GPU need it.
+  // Returns the memory to the device, because programs that take turns on one GPU need it. Otherwise the allocator
+  // would keep it for later tensors.
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
 }
 

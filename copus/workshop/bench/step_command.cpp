@@ -104,9 +104,9 @@ int run_one_rank(const StepCommandOptions& options) {
   return 0;
 }
 
-// Follows the protocol of bench/pytorch and bench/gpu. "run N" returns the median seconds of N steps, and "report N"
-// the output of --json. "release" frees the memory until the next command, which then begins again with two uncounted
-// steps. The protocol ends with "quit" or at the end of input.
+// Follows the protocol of bench/pytorch and bench/gpu. "run N" returns the median seconds of N steps. "report N"
+// returns the output of --json. "release" frees the memory; the command after it then starts again with two uncounted
+// steps. The protocol ends with "quit" or at the end of the input.
 void serve(const StepBenchOptions& options) {
   std::unique_ptr<StepBench> bench;
   const auto warm_up = [&] {

@@ -54,7 +54,7 @@ class StartedCheck {
     try {
       std::thread([work] { (*work)(); }).detach();
     } catch (const std::system_error&) {
-      (*work)();  // no further thread can be started, which one of the checks reports
+      (*work)();  // the check runs here if the system refuses another thread, which another check reports
     }
   }
 
@@ -69,7 +69,7 @@ class StartedCheck {
   std::future<std::vector<Finding>> result_;
 };
 
-// copus-torch, which prints its findings.
+// The process of copus-torch that checks libtorch and GPUs and prints its findings.
 class Trainer {
  public:
   explicit Trainer(const std::string& program) {
@@ -90,7 +90,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer() { end(); }
 
-  // Its findings, plus a bad one if it did not finish its checks.
+  // Returns its findings. Adds a bad one if it did not finish its checks.
   std::vector<Finding> wait(Clock::time_point deadline) {
     if (error_ != 0) return {bad(concat("copus-torch cannot be started: ", std::generic_category().message(error_)))};
     std::string text;
@@ -130,7 +130,7 @@ class Trainer {
             "(nvidia-smi); build again, or set train.device = \"cpu\""};
   }
 
-  // Whether it closed its output before the deadline.
+  // Reads its output into `text`. Returns whether the output was closed before the deadline.
   bool read(Clock::time_point deadline, std::string& text) const {
     std::array<char, 4096> buffer{};
     while (true) {
@@ -172,7 +172,7 @@ int64_t most_open_files() {
 }
 
 std::vector<Finding> examine(const std::string& run_directory) {
-  // forks, so it must come before threads
+  // must run before any threads start, because it forks
   Finding peer_memory = check_peer_memory();
   const auto program = program_with_libtorch();
   std::optional<Trainer> trainer;

@@ -10,7 +10,7 @@ namespace copus {
 
 enum class Verdict {
   ok,
-  warning,  // runs work, but more slowly, or some kinds of run do not
+  warning,  // runs work but are slower, or some kinds of runs do not work
   bad,      // runs fail here
 };
 
@@ -21,7 +21,7 @@ inline constexpr auto named_values<Verdict> =
 struct Finding {
   Verdict verdict = Verdict::ok;
   std::string subject;      // "open files"
-  std::string text;         // what is there: "a process may have 1024"
+  std::string text;         // what was found: "a process may have 1024"
   std::string remedy = {};  // what to do; empty if all is well
 };
 

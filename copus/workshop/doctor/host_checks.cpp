@@ -85,7 +85,7 @@ Finding check_open_files(int64_t limit, int64_t ranks) {
 }
 
 Finding check_threads(int64_t ranks) {
-  constexpr int64_t of_a_rank = 5;  // one that computes, and those that watch, send and write
+  constexpr int64_t of_a_rank = 5;  // one thread that computes, and those that monitor, send and write
   const int64_t count = ranks * of_a_rank;
   try {
     require_threads(count);
@@ -163,7 +163,7 @@ namespace {
 
 constexpr uint64_t peers_number = 0x0123456789abcdef;
 
-// Acts as a rank whose memory is read: makes it readable, reports that, and waits until it is killed.
+// Acts as a rank whose memory another process reads: allows the reading, reports that, and waits until it is killed.
 [[noreturn]] void be_read(int ready, volatile uint64_t* number) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   *number = peers_number;
@@ -172,7 +172,7 @@ constexpr uint64_t peers_number = 0x0123456789abcdef;
   while (true) ::pause();
 }
 
-// Acts as the rank that reads. The exit code has one bit for each of the two methods that failed.
+// Acts as the rank that reads. The exit code has one bit for each of the two ways of reading that failed.
 [[noreturn]] void read_other(pid_t other, int file, const uint64_t* number) {
   uint64_t copied = 0;
   const PeerAddress address{.process = other, .address = number};
@@ -227,7 +227,7 @@ Finding check_peer_memory() {
 }
 
 Finding check_clock(std::time_t now, bool is_synchronized) {
-  constexpr std::time_t first_year = 1'767'225'600;  // 2026; Copus is no older
+  constexpr std::time_t first_year = 1'767'225'600;  // 2026: a clock that shows an earlier time is wrong
   std::array<char, 32> text{};
   std::tm utc{};
   ::gmtime_r(&now, &utc);

@@ -12,25 +12,29 @@
 
 namespace copus {
 
-// `bound`: cores on which this process may run. `usable`: how many of these cores Copus uses. `quota`: the cores that
-// the process' control group allows. `threads`: threads of a process that has the cores to itself (default_threads).
+// `bound`: the number of cores on which this process may run. `usable`: how many of them Copus uses. `quota`: the cores
+// that the process' control group allows. `threads`: default_threads() for a process that has all these cores.
 Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota, int64_t threads);
 // Bytes of memory and of address space that this process can still allocate.
 Finding check_memory(int64_t available, int64_t address_space);
-// `limit`: the largest limit that a process may set for itself; `ranks`: the number of ranks that would start here.
+// `limit`: the largest limit that a process may set for itself. `ranks`: the number of ranks that Copus would start
+// here.
 Finding check_open_files(int64_t limit, int64_t ranks);
 // Starts as many threads as `ranks` ranks with one computing thread each would have.
 Finding check_threads(int64_t ranks);
-// Writes, renames, locks and deletes files in the run directory, or where it would be made, and checks the free space.
+// Writes, renames, locks and deletes files in the run directory, or in the folder where it would be made, and checks
+// the free space.
 Finding check_run_directory(const std::filesystem::path& directory);
 // The folder for named shared memory (/dev/shm), which NCCL and MPI libraries use.
 Finding check_shared_memory(const std::filesystem::path& folder);
-// Lets one child process map and read the memory of another, as ranks do in changes of layout and after failures.
+// Starts two child processes, one of which maps and reads the memory of the other, as ranks do when the layout changes
+// and after failures.
 Finding check_peer_memory();
 // `now`: seconds since 1970; `is_synchronized`: whether the kernel reports that a time server keeps the clock.
 Finding check_clock(std::time_t now, bool is_synchronized);
 bool is_clock_synchronized();
-// Variables that make training slow, fail or not repeatable: one finding for each, or a single one if there is none.
+// Finds environment variables that make training slow, fail or not repeatable. Returns one finding for each of them, or
+// a single finding if there are none.
 std::vector<Finding> check_variables(int64_t cores);
 // Whether another launcher has started this process as a rank, with all necessary variables.
 Finding check_launcher();

@@ -42,7 +42,7 @@ void refuse_system_call(long number) {
   }
 }
 
-// Prints the finding of a process that has first made its own environment bad.
+// Worsens the environment of this process, then prints the finding of a check.
 [[noreturn]] void print_in(const std::function<void()>& worsen, const std::function<Finding()>& check) {
   worsen();
   const Finding finding = check();

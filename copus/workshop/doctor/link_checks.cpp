@@ -19,7 +19,7 @@ namespace {
 
 constexpr double wait_seconds = 2;
 
-// The first line of a small file; empty if it cannot be read, as for the speed of an interface that has none.
+// Reads the first line of a small file. Empty if it cannot be read: the kernel gives no speed for some interfaces.
 std::string line_of(const std::filesystem::path& file) {
   std::string line;
   std::getline(std::ifstream(file), line);

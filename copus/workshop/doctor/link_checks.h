@@ -19,7 +19,7 @@ std::string own_host_name();
 // Network interfaces that are up, with their speeds, and InfiniBand ports, in a folder such as /sys/class.
 Finding check_links(const std::filesystem::path& classes);
 
-// The GPUs that the kernel reports, independent of what this program can use.
+// The GPUs that the kernel reports, whether or not this program can use them.
 struct KernelDevices {
   int64_t nvidia = 0;       // device files
   std::string driver = {};  // version of NVIDIA's kernel module; empty if it is not loaded
@@ -29,7 +29,8 @@ KernelDevices kernel_devices(const std::filesystem::path& root = "/");
 
 // `platform`: the platform of this build (gpu_platform()); `visible`: the number of GPUs that the build sees.
 Finding check_gpus(const std::string& platform, int64_t visible, const KernelDevices& devices);
-// `version`: of the NCCL that was found, 22703 for 2.27.3; empty: none was found, for the reason in `why_not`.
+// `version`: that of the NCCL library that was found (22703 for 2.27.3). If none was found, it is empty, and `why_not`
+// says why.
 Finding check_nccl(std::optional<int64_t> version, const std::string& why_not, int64_t gpus);
 
 }  // namespace copus

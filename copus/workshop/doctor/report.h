@@ -17,7 +17,7 @@ nlohmann::json to_json(const Finding& finding);
 // Reads a line of JSON that holds a finding; empty if it holds none.
 std::optional<Finding> finding_of(std::string_view line);
 
-// One line for each finding with its remedy below, and a last line with counts.
+// Returns one line for each finding, followed by its remedy, and a last line with counts.
 std::string doctor_text(const std::vector<Finding>& findings);
 nlohmann::json doctor_json(const std::vector<Finding>& findings);
 bool has_bad(const std::vector<Finding>& findings);

@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Reports each finding at once, because a driver may hang or end the process in the next check.
+// Calls `found` for each finding at once, because a driver may hang or end the process in the next check.
 void check_trainer(const std::function<void(const Finding&)>& found);
 
 }  // namespace copus

@@ -41,7 +41,7 @@ CellMeasurements measure_steps(RunConfig config, int64_t steps, at::Device devic
   };
   try {
     with_trainer(std::move(trainer), run_steps);
-  } catch (const UserError& error) {  // of this cell only, such as too little memory; it is left out
+  } catch (const UserError& error) {  // concerns only this cell, such as too little memory: the cell is left out
     throw std::runtime_error(error.what());
   }
   return measured;

@@ -10,7 +10,7 @@
 
 namespace copus {
 
-// Number of first steps that are not counted, because memory is new to them.
+// Number of first steps that are not counted, because they touch new memory and are slower.
 inline constexpr int64_t warm_up_steps = 2;
 
 struct CellMeasurements {

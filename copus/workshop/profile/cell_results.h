@@ -16,16 +16,18 @@ struct Cell {
   Configuration configuration;
   std::vector<double> step_seconds = {};  // of all rounds
   StepTimeParts parts = {};               // predicted by the time model
-  // Bytes of the rank that holds most: measured, of tensors, and predicted by the memory model, of everything.
+  // Bytes of the rank that holds most. peak_bytes: measured, tensors only. The prediction by the memory model:
+  // everything.
   int64_t peak_bytes = 0;
   double predicted_bytes = 0;
   bool has_failed = false;
 };
 
-// The text that --cell reads as this cell in the same run.
+// The text with which --cell names this cell in the same run.
 std::string name_of(const Cell& cell, const RunConfig& config);
 
-// The output of --json, given what was learned from some of the cells. `config` names the precision of training.
+// The output of --json. `knowledge` is what was learned from some of the cells. `config` names the precision of
+// training.
 nlohmann::json results_of(const std::vector<Cell>& cells, const Knowledge& knowledge, const RunConfig& config);
 void print_results(const nlohmann::json& results);
 

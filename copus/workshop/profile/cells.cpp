@@ -11,7 +11,7 @@ namespace copus {
 
 namespace {
 
-// A point in a space in which configurations are close together if measuring them teaches the same.
+// Maps configurations to points that are close together if measuring them would give similar information.
 std::vector<double> place_of(const Configuration& configuration) {
   const ParallelStrategy& strategy = configuration.strategy;
   std::vector<double> place;

@@ -53,7 +53,7 @@ nlohmann::json measure_machine_as_rank(const nlohmann::json& request, const Rank
 int profile_machine(const ProfileOptions& options) {
   check_can_be_written("--machine", options.machine);
   const std::string device = options.device.empty() ? usual_device() : options.device;
-  // One rank for each device, but at least two, since links are measured too.
+  // One rank for each device, but at least two, because links are measured too.
   const int64_t ranks = std::max<int64_t>(2, devices_of_machine(device));
   const auto toml =
       run_ranks(ranks, "machine", {{"precision", to_string(options.precision)}, {"device", device}}).get<std::string>();

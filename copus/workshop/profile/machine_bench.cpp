@@ -34,9 +34,9 @@ struct Sizes {
   int rounds;
   double seconds_per_round;  // each round makes as many calls as this time allows
   double seconds_to_warm_up;
-  double seconds_of_work_before;       // in each round
-  int64_t reference;                   // rows, columns and depth of the matrix product with which others are compared
-  std::span<const int64_t> lengths;    // of one of these dimensions, with the others as in the reference
+  double seconds_of_work_before;       // work before the measurement in each round
+  int64_t reference;                   // rows, columns and depth of the reference matrix product
+  std::span<const int64_t> lengths;    // values to which one of these three is changed
   std::span<const int64_t> sequences;  // of attention
   int64_t attention_tokens, attention_heads, attention_head_dim;
   int64_t elementwise_rows, elementwise_width;
@@ -46,7 +46,7 @@ struct Sizes {
 constexpr int64_t cpu_lengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048};
 constexpr int64_t cpu_sequences[] = {32, 64, 128, 256, 512, 1024};
 constexpr int64_t cpu_all_reduces[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20};
-// Activations of a micro-batch are 512 rows. They may stay in a cache, as in small models.
+// Activations of a micro-batch have 512 rows. As in small models, they may stay in a cache.
 constexpr Sizes cpu_sizes = {.rounds = 25,
                              .seconds_per_round = 0.006,
                              .seconds_to_warm_up = 0.3,
@@ -64,10 +64,10 @@ constexpr Sizes cpu_sizes = {.rounds = 25,
 constexpr int64_t gpu_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_sequences[] = {512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_all_reduces[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
-// The measured size: micro-batches of 8192 tokens of a model with some billions of parameters, whose activations do not
-// fit into any cache. Training keeps a GPU at its power limit, where the GPU's clock is lower than after a pause. On an
-// H200 products are a tenth faster in the first second than within the steps of a run. Each round therefore begins with
-// some work.
+// The sizes are those of micro-batches of 8192 tokens in a model with some billions of parameters, whose activations do
+// not fit into any cache. Training keeps a GPU at its power limit, where its clock is lower than after a pause: on an
+// H200, products in the first second are a tenth faster than within the steps of a run. Each round therefore begins
+// with some work.
 constexpr Sizes gpu_sizes = {.rounds = 7,
                              .seconds_per_round = 0.02,
                              .seconds_to_warm_up = 1,
@@ -92,7 +92,7 @@ double thread_seconds() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 class MachineBench {
  public:
-  // `precision` is not automatic. `connection_bytes`: World::communicator_bytes() before any group was opened.
+  // `precision` must not be automatic. `connection_bytes`: World::communicator_bytes() before any group was opened.
   MachineBench(Precision precision, at::Device device, int64_t devices, int64_t connection_bytes, World& world)
       : precision_(precision),
         dtype_(compute_dtype(precision)),
@@ -148,7 +148,7 @@ class MachineBench {
       probe.store(median / static_cast<double>(probe.computes ? computing_ranks() : world_.size()));
     }
     const CommunicatorCosts costs = world_.communicator_costs();
-    if (costs.are_measured() && world_.size() <= devices_) {  // ranks that share a GPU would count each other's memory
+    if (costs.are_measured() && world_.size() <= devices_) {  // ranks on one GPU measure each other
       result.communicators = costs;
       measure_context(result);
     }
@@ -156,7 +156,7 @@ class MachineBench {
   }
 
  private:
-  // One measurement: the function to call, and the destination of a call's seconds. All probes take turns, so that a
+  // One measurement: the function to call, and where the seconds of a call are stored. All probes take turns, so that a
   // temporary slowdown of the machine affects all of them.
   struct Probe {
     bool computes;  // otherwise it communicates
@@ -179,8 +179,8 @@ class MachineBench {
   }
 
   // Measures the memory of the device's context: the used memory that belongs neither to tensors nor to communicators.
-  // Predictions add the context to the communicators, so a job may use the device's total memory. The connection from
-  // which communicators are split is part of the context, because every rank has such a connection in any layout.
+  // Predictions add the context and the communicators to a job's tensors. The connection from which communicators are
+  // split counts as part of the context, because every rank has it in any layout.
   void measure_context(MachineMeasurements& result) {
     const DeviceMemory memory = device_memory(device_);
     const int64_t communicators = world_.communicator_bytes() - connection_bytes_;
@@ -190,7 +190,7 @@ class MachineBench {
     result.memory_bytes = static_cast<double>(devices_ * memory.total_bytes);
   }
 
-  // Undefined on ranks that do not compute, like all operands.
+  // The result, like all operands, is undefined on ranks that do not compute.
   at::Tensor zeros(at::IntArrayRef shape) const {
     return computes_here() ? kernels::zeros(shape, dtype_, device_) : at::Tensor();
   }
@@ -230,8 +230,8 @@ class MachineBench {
     }
   }
 
-  // Returns the time on the clock that suits the probe. Cores are timed by the thread's own CPU time, so that other
-  // processes on these cores have less influence. A GPU's work is done when the host has waited for it.
+  // Returns the time on the clock that suits the probe. Computing on a CPU is measured by the thread's CPU time, so
+  // that other processes on these cores have less influence. On a GPU, first waits until its work is done.
   double now(const Probe& probe) const {
     if (device_.is_cpu()) return probe.computes ? thread_seconds() : real_seconds();
     kernels::synchronize(device_);
@@ -249,7 +249,7 @@ class MachineBench {
     probe.calls = static_cast<int64_t>(std::clamp(sizes_.seconds_per_round / once, 1.0, 1e5));
   }
 
-  // Seconds of a call, while all ranks make it.
+  // Returns the seconds of one call, while all ranks make the same call.
   double time(const Probe& probe) {
     world_.everyone().barrier();
     if (!is_active(probe)) return 0;
@@ -334,8 +334,8 @@ MachineMeasurements measure_machine(Precision precision, const std::string& devi
   install_caching_allocator();
   configure_aten(1, world->size());
   const int64_t connection_bytes = world->communicator_bytes();
-  // Opens every kind of communicator in order to measure the cost of each. If messages are not available, for lack of
-  // hardware queues, pipelines cannot be trained either, and the rest is measured without them.
+  // Opens every kind of communicator to measure the cost of each. If there are too few hardware queues for messages,
+  // pipelines cannot be trained either, so the rest is measured without messages.
   GroupUse everyone{.ranks = world->everyone().ranks(),
                     .messages = GroupUse::Messages::line,
                     .exchanges = true,

@@ -49,9 +49,9 @@ double corrected_seconds(const FittedConstants& constants, const StepTimeParts& 
 }
 
 FittedConstants fit_constants(std::span<const FitSample> samples) {
-  // Enough to decide between constants that fit equally well, and less than the weight of any sample's error.
+  // A weak pull towards 1 that decides between constants that fit equally well. It is weaker than any sample's error.
   constexpr double pull_towards_one = 1e-3;
-  // A run that is further off has another cause, and affects the constants a tenth as much.
+  // A run whose error is larger is assumed to have another cause; the excess counts only a tenth.
   const double far_off = std::log(1.5);
   const auto error_of = [&](const FittedConstants& constants) {
     double error = 0, weight = 0;
@@ -65,7 +65,7 @@ FittedConstants fit_constants(std::span<const FitSample> samples) {
            pull_towards_one * (std::abs(std::log(constants.compute)) + std::abs(std::log(constants.communication)));
   };
 
-  // The error is not smooth, so search grids of logarithms, refined around the best point.
+  // The objective is not smooth, so grids of logarithms are searched and refined around the best point.
   FittedConstants best;
   if (samples.empty()) return best;
   constexpr double range = 4;

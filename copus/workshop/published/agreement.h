@@ -1,4 +1,5 @@
-// Computes how well predictions agree with published measurements: ranking, the cost of choosing by them, and errors.
+// Computes how well predictions agree with published measurements: the ranking, the loss from choosing by prediction,
+// and the errors.
 #pragma once
 
 #include <span>
@@ -8,9 +9,9 @@
 
 namespace copus {
 
-// Returns Kendall's tau-b (Kendall 1945) of two orders of the same items: 1 if they agree, -1 if they are opposite. A
-// pair that is tied in one order neither agrees nor disagrees. NaN if all pairs are tied or there are fewer than two
-// items.
+// Returns Kendall's tau-b (Kendall 1945) of two rankings of the same items: 1 if they agree, -1 if they are opposite. A
+// pair that is tied in one ranking counts neither as agreeing nor as disagreeing. NaN if all pairs are tied or there
+// are fewer than two items.
 double kendall_tau(std::span<const double> a, std::span<const double> b);
 
 // The loss from choosing by prediction: 1 - measured throughput of the predicted fastest / best measured throughput.
@@ -19,7 +20,7 @@ double top1_regret(std::span<const double> predicted_throughput, std::span<const
 // NaN if there are no values.
 double median_of(std::vector<double> values);
 
-// Correction of a cluster's predictions: seconds = compute * (parts.compute + bubble + optimizer) + communication *
+// Corrects a group's predictions: seconds = compute * (parts.compute + bubble + optimizer) + communication *
 // (tensor_communication + data_communication).
 struct FittedConstants {
   double compute = 1;
@@ -33,8 +34,8 @@ struct FitSample {
   double weight;
 };
 
-// Returns the constants, each between 1/4 and 4, that minimise the weighted sum of absolute logarithmic errors. The
-// part of an error beyond log 1.5 is weighted by a tenth. Constants that the samples do not determine stay at 1.
+// Returns the constants, each between 1/4 and 4, that minimise the weighted sum of absolute logarithmic errors. Beyond
+// log 1.5, an error counts only a tenth. A constant that the samples do not determine stays at 1.
 FittedConstants fit_constants(std::span<const FitSample> samples);
 
 }  // namespace copus

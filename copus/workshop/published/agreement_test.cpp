@@ -37,7 +37,7 @@ TEST(Agreement, TheFitFindsBothFactorsDespiteOutliers) {
 }
 
 TEST(Agreement, RunsThatWereMuchSlowerDoNotPullAtTheFactors) {
-  // Four of the seven took longer for a reason of their own; the median of all seven is 2.
+  // Four of the seven runs took longer for another reason. The median of all seven is 2.
   std::vector<FitSample> samples;
   for (const double measured : {1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 3.0}) samples.push_back({{.compute = 1}, measured, 1});
   EXPECT_NEAR(fit_constants(samples).compute, 1, 0.001);

@@ -13,14 +13,14 @@ namespace {
 // Describes the Megatron-like program of Hagemann et al. 2023 (arXiv 2311.05610), later published as Aleph Alpha's
 // "scaling". Facts from its code:
 // - weights and gradients are bf16, always with ZeRO-1;
-// - a buffer of 500 million bf16 gradients serves reductions;
+// - reductions use a buffer of 500 million bf16 gradients;
 // - the head's logits are gathered over the tensor-parallel ranks for PyTorch's cross entropy;
-// - layers are split equally;
+// - layers are divided equally over the stages;
 // - RMSNorm is eager.
 //
-// Tensors as wide as the stream, in bf16 units: both streams (2), and for each of the two eager norms its fp32 input,
-// its fp32 normalized input and its result (5), together 12. Fused norms keep only their results, together 4. In each
-// case one more tensor was fitted to the runs that failed.
+// A layer keeps these tensors of the stream's width, counted in bf16 tensors: both streams (2), and for each of the two
+// eager norms its fp32 input, its fp32 normalized input and its result (5), together 12. Fused norms keep only their
+// results, together 4. In both cases one more tensor was fitted to the runs that failed.
 TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   TrainingSystem system;
   system.name = "aleph alpha";
@@ -33,8 +33,8 @@ TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   use.working = {.gathered = 4, .feed_forward = 4};
   if (contains(run.notes, "kernel=torch") || contains(run.notes, "kernel=fused")) {
     // PyTorch keeps bf16 scores, the mask, and the fp32 softmax with its bf16 copy. Megatron's kernel keeps scores and
-    // softmax in bf16. In the backward pass both programs also hold fp32 gradients of each step, in blocks of memory
-    // that no other tensor can use.
+    // softmax in bf16. In the backward pass, both also hold fp32 gradients at each stage of the computation, in memory
+    // blocks that no other tensor can use.
     use.kept.score_bytes = contains(run.notes, "kernel=torch") ? 8 : 4;
     use.working.score_bytes = 32;
   } else if (contains(run.notes, "flash_attentionv1")) {
@@ -80,7 +80,7 @@ double published_memory_bytes(const std::string& hardware) {
   while (begin > 0 && hardware[begin - 1] >= '0' && hardware[begin - 1] <= '9') --begin;
   double gigabytes = 0;
   std::from_chars(hardware.data() + begin, hardware.data() + unit, gigabytes);
-  // The number on the card is in gibibytes, of which the driver keeps about a hundredth: an "80 GB" A100 has 79.15.
+  // The number on the card is in gibibytes. The driver keeps about a hundredth of it: an "80 GB" A100 has 79.15 GiB.
   return gigabytes * gibibyte * 0.9894;
 }
 
@@ -95,7 +95,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   if (described.memory_bytes == 0) return left_out("hardware '" + run.hardware + "' does not say its memory");
 
   if (run.recompute.empty()) return left_out("recompute is not said");
-  // Its moments are in bf16, and in the host's memory if the device has no room.
+  // llm.q keeps its moments in bf16, and in host memory if the device has no room.
   if (contains(run.framework, "llm.q")) return left_out("llm.q moves state to the host");
 
   described.model = run.gated_model();
@@ -109,7 +109,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
     if (!run.zero_stage_said) zero_stage = 1;
   } else if (contains(run.framework, "NeMo") || contains(run.framework, "Megatron-Bridge")) {
     described.system = nemo();
-    // Its distributed optimizer and sequence parallelism are on by default.
+    // This program's distributed optimizer and sequence parallelism are on by default.
     if (!run.zero_stage_said) zero_stage = 1;
     if (!run.sequence_parallel_said) {
       ParallelStrategy& strategy = described.configuration.strategy;
@@ -123,7 +123,7 @@ PublishedMemoryCase describe_published_memory(const PublishedRun& run) {
   } else {
     described.system = megatron();
   }
-  // As in the published comparison of memory: inputs that a recompute gathers are kept for the weight gradients.
+  // As in the published comparison of memory: inputs that a recompute gathers are kept until the weight gradients.
   described.system.gathers_after_recompute = false;
   described.system.optimizer_group =
       run.zero_group > 0 ? run.zero_group : described.configuration.strategy.data_parallel * run.context_parallel;

@@ -1,4 +1,5 @@
-// Describes the memory of the programs behind published runs: what they keep, and the memory of their devices.
+// Describes the programs behind published runs for the memory model: the tensors that they keep, and the memory of
+// their devices.
 #pragma once
 
 #include <string>
@@ -13,14 +14,14 @@ struct PublishedMemoryCase {
   TrainingSystem system;
   ModelDescription model;
   Configuration configuration;
-  int64_t sequence_length = 0;  // of a rank, if context parallelism splits sequences
+  int64_t sequence_length = 0;  // of one rank: shorter if context parallelism splits sequences
   double memory_bytes = 0;      // of a device
-  std::string left_out;         // why it cannot be described; the other fields are then not set. Empty: it can
+  std::string left_out;         // why the run cannot be described; if set, the other fields are not
 };
 
 PublishedMemoryCase describe_published_memory(const PublishedRun& run);
 
-// The memory that programs can use on the device named by a text such as "A100-80GB SXM"; 0 if the text does not say.
+// The bytes that programs can use on the device that a text such as "A100-80GB SXM" names; 0 if the text gives no size.
 double published_memory_bytes(const std::string& hardware);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// Judges the agreement of predicted memory with published runs: which of the runs that worked are predicted to be
-// feasible, and which of the runs that ran out of memory are predicted to be infeasible.
+// Judges predicted memory by published runs: how many of the runs that worked are predicted to fit, and how many of the
+// runs that ran out of memory are predicted not to fit.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +27,19 @@ struct MemoryAgreement {
   // Runs labelled out of memory, and how many of them are predicted not to fit.
   int64_t out_of_memory = 0;
   int64_t out_of_memory_called_infeasible = 0;
-  // Runs whose label does not distinguish out of memory from other crashes.
+  // Failed runs whose status does not say whether they ran out of memory or crashed otherwise.
   int64_t unclear = 0;
   int64_t unclear_called_infeasible = 0;
   int64_t failed_otherwise = 0;  // not counted above
-  int64_t left_out = 0;          // runs of either table that cannot be described in our terms; not counted above
+  int64_t left_out = 0;          // runs of either table that our memory model cannot describe; not counted above
 
-  // For runs that worked and have a published memory: the median of |predicted / published - 1|.
+  // Runs that worked and whose memory was published, and the median of |predicted / published - 1| over them.
   int64_t with_memory = 0;
   std::optional<double> median_absolute_error;
 
   std::vector<MisjudgedRun> misjudged;  // in the order of the tables; without unclear ones
 
-  // Empty if there are no such runs.
+  // Empty if there are no runs to compute the fraction from.
   std::optional<double> feasible_recall() const;
   std::optional<double> infeasible_recall() const;
 };

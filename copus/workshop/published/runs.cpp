@@ -101,7 +101,7 @@ class Row {
   const CsvRow& row_;
 };
 
-// Checks all columns up front, so that a missing one is named even if no row needs it.
+// All needed columns. They are checked first, so that a missing one is reported even if no row uses it.
 constexpr const char* needed_columns[] = {"row_id",    "framework",  "hardware",    "n_gpus",     "gpus_per_node",
                                           "params_b",  "n_layers",   "hidden",      "heads",      "kv_heads",
                                           "ffn",       "glu",        "vocab",       "seq_len",    "precision",
@@ -179,8 +179,8 @@ bool says_tied(const PublishedRun& run, const Row& row) {
   return explains(true) && !explains(false);
 }
 
-// Shapes of well-known models that some tables omit. InternLM and Aquila2 come from their config.json, GPT-3 from its
-// paper (Brown et al. 2020), with the vocabulary as Megatron-LM pads it.
+// Shapes of well-known models that some tables do not give. InternLM and Aquila2 come from their config.json; GPT-3
+// comes from its paper (Brown et al. 2020), with the vocabulary padded as by Megatron-LM.
 struct KnownShape {
   std::string_view name;
   int64_t layers, hidden, heads, ffn, vocab;

@@ -27,13 +27,13 @@ struct PublishedRun {
   int64_t sequence_length = 0;
   std::string precision;
 
-  // The schedule is 1F1B, or the interleaved one if vpp > 1.
+  // The schedule is 1F1B or, if vpp > 1, interleaved 1F1B.
   Configuration configuration;
-  int64_t context_parallel = 1;                // ranks that split each sequence: world = d * t * p * this
-  std::optional<bool> sequence_parallel_said;  // the cell, if it is not empty
+  int64_t context_parallel = 1;                // ranks that split each sequence; world = d * t * p * context_parallel
+  std::optional<bool> sequence_parallel_said;  // the table's cell; empty if the cell is
   std::optional<int64_t> zero_stage_said;
   int64_t zero_group = 0;  // number of ranks that share the state, from "1 (size 8)"; 0: all data-parallel ranks
-  std::string recompute;   // the cell
+  std::string recompute;   // the table's cell
 
   std::optional<double> tokens_per_second_per_gpu;
   std::optional<double> memory_gigabytes;
@@ -43,8 +43,8 @@ struct PublishedRun {
   // above are set. Empty if the run can be described.
   std::string unusable;
 
-  // The model as Copus would have it, with three feed-forward matrices. If the published model has two, the three are
-  // 2/3 as wide, so that they have as many parameters and operations.
+  // The model in Copus' form, with three feed-forward matrices. If the published model has two, the three are 2/3 as
+  // wide, so that the numbers of parameters and operations stay the same.
   ModelDescription gated_model() const;
 };
 

@@ -6,9 +6,9 @@ namespace copus {
 
 namespace {
 
-// Describes Megatron-LM and programs based on it, as in the published comparison of times. The collectives of the loss
-// are those of Copus, which processes logits in pieces. A plan for Megatron-LM leaves out Megatron-LM's own, smaller
-// collectives.
+// Describes Megatron-LM and programs based on it, as used in the published comparison of times. The loss is assumed to
+// use the collectives of Copus, which processes logits in pieces. Megatron-LM's own are smaller; a plan for Megatron-LM
+// leaves them out.
 TrainingSystem megatron_passes() {
   TrainingSystem system = megatron();
   system.memory = copus_memory_use();
@@ -19,8 +19,8 @@ void reduce_after_backward(TrainingSystem& system) {
   system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
 }
 
-// Aleph Alpha's "scaling" (Hagemann et al. 2023): Megatron-LM's layers, but only with the fused kernels that a run's
-// note names.
+// Aleph Alpha's "scaling" (Hagemann et al. 2023): like Megatron-LM, but with only those fused kernels that a run's note
+// names.
 TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   TrainingSystem system = eager_pytorch();
   system.name = "aleph-alpha";
@@ -37,7 +37,8 @@ TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
     system.forward.launches += 16;
     system.backward.launches += 40;
   }
-  // Scores in memory: masked and normalised in fp32, or in one fused kernel.
+  // The attention scores are in memory: masked and normalised either by separate fp32 operations or by one fused
+  // kernel.
   if (contains(run.notes, "kernel=torch")) system.attention_matrix_bytes = 30;
   if (contains(run.notes, "kernel=fused")) system.attention_matrix_bytes = 12;
   return system;

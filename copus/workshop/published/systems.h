@@ -12,11 +12,11 @@ namespace copus {
 // A published run in the terms of our models.
 struct PublishedCase {
   std::string cluster;  // name of the file in configs/clusters
-  std::string group;    // runs of one program on one cluster, which share fitted constants
+  std::string group;    // runs of one program on one cluster, for which the same constants are fitted
   TrainingSystem system;
   ModelDescription model;
   Configuration configuration;
-  std::string left_out;  // why its time cannot be predicted; the other fields are then not set. Empty: it can
+  std::string left_out;  // why the run's time cannot be predicted; if set, the other fields are not
 };
 
 PublishedCase describe_published(const PublishedRun& run);

@@ -68,7 +68,8 @@ void find_layouts(JudgedSet& set) {
   for (const auto& [layout, index] : fastest) set.layouts.push_back(index);
 }
 
-// Within a set every layout has the same weight. The weight of a set grows with the root of its number of layouts.
+// Within a set, every layout has the same weight. The weight of a set grows with the square root of its number of
+// layouts.
 void fit(PublishedAgreement& agreement) {
   std::map<std::string, int64_t> sets_of_group;
   std::map<std::string, std::vector<FitSample>> samples;

@@ -20,17 +20,18 @@ namespace copus {
 struct JudgedRun {
   PublishedRun run;
   StepTimeParts parts;           // predicted, not corrected
-  double predicted_seconds = 0;  // of a step, with its group's constants
+  double predicted_seconds = 0;  // of a step, corrected with the constants of the run's group
   double measured_seconds = 0;
   int64_t nodes = 0;
-  PredictionDoubt doubt;  // the measured runs are the fitted ones of its group
+  PredictionDoubt doubt;  // the fitted runs of the same group count as measurements
   bool in_range() const { return doubt.range(predicted_seconds).holds(measured_seconds); }
 };
 
-// The runs of one rank set. A layout is a (d, t, p, v), and is represented by the fastest of its measured runs.
+// The runs of one set, which differ only in their configuration. A layout is (d, t, p, v). Each layout is represented
+// by the fastest of its measured runs.
 struct JudgedSet {
   std::string name;
-  std::string group;  // determines its constants
+  std::string group;  // the group whose constants apply
   bool is_fitted = false;
   std::vector<JudgedRun> runs;
   std::vector<size_t> layouts;       // by layout: the index of the run that represents it
@@ -38,7 +39,7 @@ struct JudgedSet {
   double top1_regret = 0;            // NaN with fewer than two layouts
   double median_absolute_error = 0;  // relative, of throughput
   double share_in_range = 0;         // fraction of the runs
-  // Measured over predicted seconds of the layout with the fastest prediction, without constants.
+  // Measured seconds / predicted seconds, without constants, of the layout whose prediction is the fastest.
   double uncorrected_slowdown = 0;
 };
 
@@ -61,8 +62,8 @@ struct PublishedAgreement {
   Quartiles uncorrected_slowdown{};  // over all sets
 };
 
-// Fits the constants on the first set of every group, holds out the second set, and so on in turn. `find_cluster`
-// returns the shipped description with this name.
+// Fits the constants of every group on its first, third, ... set, and holds out the others. `find_cluster` returns the
+// shipped cluster description with a given name.
 PublishedAgreement judge_step_times(const std::vector<PublishedRun>& runs,
                                     const std::function<ClusterDescription(const std::string&)>& find_cluster);
 

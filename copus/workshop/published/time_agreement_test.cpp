@@ -89,7 +89,7 @@ TEST(PublishedAgreement, SaysHowMuchLongerTheChosenLayoutTookWithoutConstants) {
   for (const double slowdown : {1.1, 1.2, 1.6}) {
     for (const int64_t t : {1, 2, 4}) {
       runs.push_back(run_of(concat(slowdown), t));
-      // The layout without tensor parallelism has the fastest prediction: only it counts.
+      // Only the layout without tensor parallelism matters, because its prediction is the fastest.
       measure(runs.back(), t == 1 ? slowdown : 5, t == 1 ? slowdown : 5);
     }
   }
@@ -108,7 +108,7 @@ TEST(PublishedAgreement, ALayoutCountsWithItsFastestRun) {
   const JudgedSet set = judge_step_times(runs, nodes_of_eight).sets.front();
   EXPECT_EQ(set.layouts, (std::vector<size_t>{2, 1}));
   EXPECT_EQ(set.runs.size(), 3U);
-  // The model predicts that the layout without tensor parallelism is faster: this choice would lose 30 %.
+  // The model predicts that the layout without tensor parallelism is faster. Choosing that layout would lose 30 %.
   EXPECT_DOUBLE_EQ(set.kendall_tau, -1);
   EXPECT_NEAR(set.top1_regret, 0.3, 1e-12);
 }
@@ -178,13 +178,13 @@ TEST(PublishedSystems, ProgramsAreToldApart) {
   run.configuration.strategy.zero_stage = 1;
   EXPECT_FALSE(reduction().overlaps);
   EXPECT_FALSE(describe_published(run).system.scatters_gradients);
-  // Published times of Megatron-LM are compared as before, whatever a plan for it assumes.
+  // Published times of Megatron-LM are judged independently of what a plan for Megatron-LM assumes.
   run.framework = "Megatron-LM";
   EXPECT_EQ(describe_published(run).system.memory, copus_memory_use());
   run.framework = "InternEvo";
   run.zero_group = 8;
   EXPECT_EQ(describe_published(run).system.optimizer_group, 8);
-  // Two feed-forward matrices count as three with two thirds of the width.
+  // Two feed-forward matrices count as three matrices with two thirds of the width.
   run.gated = false;
   EXPECT_EQ(describe_published(run).model.intermediate_size, 8192 * 2 / 3);
 }

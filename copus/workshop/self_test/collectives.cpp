@@ -18,7 +18,8 @@ namespace copus {
 
 namespace {
 
-// Few elements, so that some members have none; and more than one chunk of any transport, in parts of odd lengths.
+// `few` is so small that some members have no elements. `many` is more than one chunk of any transport, in parts of odd
+// lengths.
 constexpr int64_t few = 7, many = 300'007;
 
 struct Kind {
@@ -33,7 +34,7 @@ Values part(const Values& values, int64_t begin, int64_t count) {
   return {values.begin() + begin, values.begin() + begin + count};
 }
 
-// Whole numbers up to 256 are exact in all types, and their conversion is a truncation.
+// Whole numbers up to 256 are exact in all types, so converting them drops only zero bits.
 void encode(const Values& values, DataType type, std::byte* bytes) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (type == DataType::int64) {
@@ -170,7 +171,7 @@ class OperationChecks {
     if (difference && !wrong_) wrong_ = concat(operation, " of ", count_, " ", kind_.name, ": ", *difference);
   }
 
-  // Two at once, as in training.
+  // Starts two at once, as in training.
   void all_reduce() {
     const Buffer added = buffer(given_by(here())), largest = buffer(given_by(here()));
     const Work first = group_.start_all_reduce(added.at(), count_, kind_.type, Reduction::sum);
@@ -181,8 +182,8 @@ class OperationChecks {
     expect("all-reduce (maximum)", largest, largest_);
   }
 
-  // A large vector is reduced in place, into the member's own part of the input, as gradients are; a small one into
-  // another buffer.
+  // A large vector is reduced in place, as gradients are: the result is the member's own part of the input. A small
+  // vector is reduced into another buffer.
   void reduce_scatter() {
     const Buffer input = buffer(given_by(here())), apart = zeros(count_of(here()));
     const bool in_place = count_ == many;
@@ -213,7 +214,7 @@ class OperationChecks {
     }
   }
 
-  // To the next or the previous member, all at the same time.
+  // All members send to the next member (or the previous one) at the same time.
   void message(int64_t direction) {
     const int64_t to = (here() + direction + size()) % size(), from = (here() - direction + size()) % size();
     const Buffer sent = buffer(given_by(here())), received = zeros(count_);

@@ -28,7 +28,7 @@ namespace copus {
 namespace {
 
 constexpr int failed = 1;
-constexpr double wait_seconds = 120;  // of a rank for another
+constexpr double wait_seconds = 120;  // how long a rank waits for another rank
 constexpr int64_t corpus_bytes = 1 << 16;
 
 struct SelfTestCommandOptions {
@@ -75,7 +75,8 @@ bool start_and_test(const SelfTestCommandOptions& options) {
       .get<bool>();
 }
 
-// Strikes jobs of this program with faults. If it is told to stop, it ends with the exit code of a run that is.
+// Runs jobs of this program and injects faults into them. If the user stops it, it returns the exit code of a stopped
+// run.
 int harm_and_test(const SelfTestCommandOptions& options) {
   constexpr int64_t usual = 4;
   const int64_t ranks = options.ranks == 0 ? usual : options.ranks;

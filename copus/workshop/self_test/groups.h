@@ -10,8 +10,7 @@
 
 namespace copus {
 
-// Groups of equal size and spacing that communicate at the same time. No rank is in two of these groups; some ranks may
-// be in none.
+// Groups of equal size and spacing that communicate at the same time. Each rank is in at most one of them.
 struct GroupFamily {
   std::string kind;  // the purposes of the groups in layouts: "data", "tensor", "pipeline", "tie", joined by commas
   std::vector<std::vector<int64_t>> groups;
@@ -19,7 +18,7 @@ struct GroupFamily {
   int64_t members() const { return static_cast<int64_t>(groups.front().size()); }
   // The group that `rank` is in; null if it is in none.
   const std::vector<int64_t>* group_of(int64_t rank) const;
-  // Uses with all kinds of operations, because a check runs every kind in every group.
+  // Returns uses that cover all kinds of operations, because a check runs every kind in every group.
   std::vector<GroupUse> uses() const;
 };
 

@@ -1,4 +1,5 @@
-// Moves a small model through the layouts of a job, trains it in each, and compares with one rank alone.
+// Switches a small model through the layouts of a job, trains it in each, and compares the results with those of one
+// rank alone.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -22,8 +23,9 @@ constexpr size_t most_layouts = 12;
 constexpr int64_t most_tensor_parallel = 8, most_pipeline_parallel = 8;
 constexpr int64_t head_dim = 8;
 constexpr int64_t steps = 3;
-constexpr double share_of_speeds = 0.2;  // fraction of the time that remains for the measurements after layouts
-// Differences of losses and norms due to rounding in fp32 if sums have another order (docs/design.md, section 6).
+constexpr double share_of_speeds = 0.2;  // fraction of the time that is kept for the measurements of speed
+// The largest relative differences of losses and norms that rounding in fp32 may cause if sums have another order
+// (docs/design.md, section 6).
 constexpr double most_of_loss = 1e-5, most_of_norm = 1e-3;
 
 // Some of the job's possible layouts, from the first to the last.
@@ -60,7 +62,8 @@ ModelDescription model_for(const std::vector<ParallelStrategy>& layouts) {
   return model;
 }
 
-// Micro-batches of one sequence, the same number for each rank of the widest layout.
+// Micro-batches have one sequence, and each rank of the layout with most data-parallel ranks has the same number of
+// them.
 RunConfig config_for(const std::string& corpus, int64_t ranks) {
   const ModelDescription model = model_for(chosen_layouts(ranks));
   // a multiple of every tensor-parallel degree
@@ -198,7 +201,7 @@ std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device
   try {
     with_trainer(std::move(start), tour);
   } catch (const InternalError& error) {
-    // The state is lost on all ranks, because the hash is a sum over all ranks.
+    // If one rank fails, the comparison is impossible on all ranks, because the hash is a sum over all ranks.
     check.failure = error.what();
     checks.push_back(check);
   }

@@ -20,15 +20,15 @@ class TimeLimit {
 
   double seconds() const { return seconds_; }
 
-  // Whether less than `share` of the time remains, by rank 0's clock. Every rank calls this, and all get the same
-  // result.
+  // Returns whether less than `share` of the time is left, by rank 0's clock. Every rank calls this, and all get the
+  // same result.
   bool is_over(double share = 0) {
     int64_t over = monotonic_seconds() - begin_ > (1 - share) * seconds_ ? 1 : 0;
     everyone_.broadcast(&over, 1, DataType::int64, 0);
     was_over_ = was_over_ || over == 1;
     return over == 1;
   }
-  // Whether the time was over at any call so far.
+  // Whether is_over() has ever returned true.
   bool was_over() const { return was_over_; }
 
  private:
@@ -38,8 +38,8 @@ class TimeLimit {
 };
 
 // Parts of the test; every rank calls them. check_relayouts visits the layouts of the job, returns to the first one,
-// and compares the state's hash before and after each re-layout. `seed` is the seed of the random numbers for repeated
-// collectives.
+// and compares the hash of the training state before and after each re-layout. `seed`: for the random numbers with
+// which collectives are repeated.
 std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,

@@ -20,7 +20,8 @@ namespace copus {
 namespace {
 
 constexpr int repetitions = 3;
-// NCCL chooses its algorithm by size, and for large vectors NVLS, whose sums do not repeat: 1 KiB to 16 MiB of fp32.
+// NCCL chooses its algorithm by size. For large vectors it may choose NVLS, whose sums do not repeat. On a GPU, sizes
+// are therefore 1 KiB to 16 MiB of fp32.
 constexpr int64_t counts_on_host[] = {257, 30'007};
 constexpr int64_t counts_on_device[] = {257, 300'007, int64_t{1} << 22};
 
@@ -34,7 +35,7 @@ class RepetitionChecks {
   std::optional<std::string> run() {
     using Counts = std::span<const int64_t>;
     const Counts counts = device_.is_cpu() ? Counts(counts_on_host) : Counts(counts_on_device);
-    // Each round makes all calls before the next one repeats them, so that members meet with different timing.
+    // Each round makes all calls before the next round repeats them, so that members arrive with different timing.
     for (int round = 0; round < repetitions; ++round) {
       for (const int64_t count : counts) {
         for (const DataType type : {DataType::float32, DataType::bfloat16}) all_collectives(count, type, round);
@@ -69,7 +70,7 @@ class RepetitionChecks {
     compare("reduce-scatter", part, count, type, round);
   }
 
-  // In (-256, 256), of many magnitudes, so that sums round.
+  // Numbers in (-256, 256) of many magnitudes, so that sums have to be rounded.
   RawBytes random_numbers(int64_t count, DataType type) const {
     const auto size = static_cast<size_t>(size_of(type));
     RawBytes bytes(static_cast<size_t>(count) * size);

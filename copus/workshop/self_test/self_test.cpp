@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t most_usual_ranks = 8;
 constexpr int clock_messages = 5;
-constexpr size_t most_failures = 10;  // reported for one family
+constexpr size_t most_failures = 10;  // per family of groups; more are not reported
 
 std::string host_name() {
   char name[256] = {};
@@ -38,8 +38,8 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// On rank 0: the offset of every rank's host clock from the one here, taken halfway between question and answer of the
-// fastest of a few exchanges (Cristian 1989). Every rank calls it.
+// Returns, on rank 0, the offset of every rank's host clock from rank 0's. The clocks are compared halfway between
+// question and answer in the fastest of a few exchanges (Cristian 1989). Every rank calls this.
 std::vector<double> clock_offsets(World& world) {
   Communicator& everyone = world.everyone();
   double theirs = 0;
@@ -145,7 +145,7 @@ void run_self_test(const SelfTestOptions& options, std::unique_ptr<World> joined
     listener.add(measure_groups(device, limit, world));
   }
   listener.finish(limit.was_over(), monotonic_seconds() - begin);
-  world.everyone().barrier();  // a rank that exits with 1 must not count as a rank that died
+  world.everyone().barrier();  // a rank that exits with 1 must not look to the others like a rank that died
 }
 
 }  // namespace copus

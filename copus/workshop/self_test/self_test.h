@@ -1,4 +1,4 @@
-// Whether a job's ranks, links and layouts work on their machines, in about a minute: the tests of `copus selftest`.
+// The tests of `copus selftest`: do a job's ranks, links and layouts work on their machines? They take about a minute.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ int64_t usual_ranks(const std::string& device);
 struct SelfTestOptions {
   std::string device = "cpu";  // as train.device
   std::string corpus;          // a text to train on
-  double seconds = 60;         // optional parts are skipped beyond this time
+  double seconds = 60;         // after this time, optional parts are skipped
   double wait_seconds = 120;   // how long a rank waits for another
   int64_t local_rank = 0, local_ranks = 1;
   uint64_t seed = 1;  // of the random numbers for repeated collectives
@@ -33,10 +33,10 @@ struct SelfTestOptions {
 struct RankPlace {
   std::string host, device;
   int64_t local_rank = 0;
-  double clock_offset_seconds = 0;  // of the host's clock relative to rank 0's, measured by messages between them
+  double clock_offset_seconds = 0;  // this host's clock minus rank 0's, measured by messages between the two
 };
 
-// All groups of a family, in one kind of memory.
+// The result of checking all groups of a family, in one kind of memory.
 struct GroupCheck {
   GroupFamily family;
   std::string memory;                      // "host", or the device
@@ -54,7 +54,7 @@ struct GroupSpeed {
   double median_seconds = 0;                    // of the groups
   double algorithm_bandwidth = 0;               // bytes/s: bytes / median_seconds
   double bus_bandwidth = 0;                     // bytes/s over the slowest link, independent of the number of members
-  std::vector<std::vector<int64_t>> slow = {};  // groups with less than half of the median's bandwidth
+  std::vector<std::vector<int64_t>> slow = {};  // groups with less than half of the median bandwidth
 };
 
 struct RelayoutCheck {
@@ -66,18 +66,18 @@ struct RelayoutCheck {
 struct LayoutCheck {
   ParallelStrategy strategy;
   std::vector<double> losses;
-  double relative_difference = 0;  // the largest of any loss from that of rank 0 alone
-  bool bitwise = false;            // whether losses must equal those of the layout's plain form to the bit
-  std::string failure = {};        // empty: the rule holds (docs/design.md, section 6)
+  double relative_difference = 0;  // the largest relative difference of a loss from rank 0 alone
+  bool bitwise = false;            // whether losses must equal those of the layout without its options to the bit
+  std::string failure = {};        // empty if the losses agree as docs/design.md, section 6, requires
 };
 
-// Receives the findings, as soon as they exist, on every rank. Numbers are the same on all ranks.
+// Receives the findings on every rank, as soon as they exist. Numbers are the same on all ranks.
 class SelfTestListener {
  public:
   virtual ~SelfTestListener() = default;
 
-  // `gpu_connection`: how GPUs communicate, as the end of a sentence: "; GPUs by NCCL 2.28.9", or empty. `places`: of
-  // all ranks, on rank 0. `seed`: SelfTestOptions::seed.
+  // `gpu_connection`: how GPUs communicate, as the end of a sentence ("; GPUs by NCCL 2.28.9"), or empty. `places`:
+  // where all ranks run; given only on rank 0. `seed`: SelfTestOptions::seed.
   virtual void introduce(const std::string& gpu_connection, const std::vector<RankPlace>& places, uint64_t seed) = 0;
   virtual void add(const std::vector<GroupCheck>& checks) = 0;
   virtual void add(const std::vector<LayoutCheck>& checks) = 0;
@@ -85,7 +85,7 @@ class SelfTestListener {
   virtual void add(const std::vector<GroupSpeed>& speeds) = 0;
   // The cost of communicators between GPUs; called only if there are any.
   virtual void add(const CommunicatorCosts& costs) = 0;
-  // `is_shortened`: there was not enough time for all layouts or speeds.
+  // `is_shortened`: whether there was too little time for all layouts or speeds.
   virtual void finish(bool is_shortened, double seconds) = 0;
 
   // Whether nothing has failed so far.

@@ -82,7 +82,7 @@ class FaultyGroup final : public WrappedCommunicator {
     if (operation == fault_) data[1] ^= std::byte{0x40};
   }
 
-  // "second all-reduce": the last bit, in every second call on the smaller vector of random numbers.
+  // "second all-reduce": damages the last bit in every second call on the smaller vector of random numbers.
   void damage_second_call(const std::string& operation, const Operation& done) {
     if (concat("second ", operation) != fault_ || done.count != 257 || done.type != DataType::float32) return;
     if (++calls_ % 2 == 0) *static_cast<std::byte*>(done.output) ^= std::byte{1};
@@ -176,7 +176,8 @@ TEST(SelfTestGroups, RightResultsPass) {
   });
 }
 
-// One wrong element of one operation, on one rank of one group: every rank finds it, and rank 0 knows where and what.
+// One element of one operation is wrong, on one rank of one group. Every rank finds this, and rank 0 reports where and
+// what.
 TEST(SelfTestGroups, AWrongResultIsFoundAndNamed) {
   for (const std::string fault : {"all-reduce", "reduce-scatter", "all-gather", "broadcast", "message", "exchange"}) {
     SCOPED_TRACE(fault);
@@ -263,7 +264,7 @@ TEST(SelfTestGroups, ResultsThatDifferBetweenTwoCallsAreFound) {
   }
 }
 
-// A factor that was forgotten in the sum of gradients.
+// Simulates a factor that was forgotten in the sum of gradients.
 TEST_F(SelfTestLayouts, WrongSumsOfGradientsAreFound) {
   run_ranks_as_threads(2, [&](World& real_world) {
     FaultyWorld world(real_world, real_world.rank(), {0, 1}, "sums");

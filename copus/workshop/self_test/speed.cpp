@@ -1,4 +1,4 @@
-// Measures how fast groups communicate, all groups of a family at once, as in training.
+// Measures how fast groups communicate. As in training, all groups of a family communicate at once.
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -16,13 +16,13 @@ namespace {
 
 constexpr int64_t sizes_on_host[] = {8, 64 << 10, 4 << 20};
 constexpr int64_t sizes_on_gpu[] = {8, 64 << 10, 4 << 20, 256 << 20};
-constexpr int64_t rounds = 5;                     // the median of these counts
+constexpr int64_t rounds = 5;                     // the median of these is reported
 constexpr double most_seconds_of_call = 0.05;     // a longer call is measured in one round only
 constexpr double most_seconds_per_round = 0.005;  // each round makes as many calls as this time allows
 constexpr int64_t most_calls = 100;
-constexpr double slow_share = 0.5;  // of the median's bandwidth
+constexpr double slow_share = 0.5;  // groups with less than this fraction of the median bandwidth are slow
 
-// Converts bytes per second of a vector to bytes per second of a link (nccl-tests, PERFORMANCE.md).
+// The factor from bytes per second of a vector to bytes per second of a link (nccl-tests, PERFORMANCE.md).
 double bus_factor(const std::string& operation, int64_t members) {
   const auto n = static_cast<double>(members);
   if (operation == "all-reduce") return 2 * (n - 1) / n;
@@ -65,7 +65,7 @@ class SpeedBench {
   }
 
  private:
-  // The operation of this rank's part; does nothing if the rank is in no group.
+  // Returns a function that runs the operation in this rank's group; it does nothing if the rank is in no group.
   std::function<void()> call_of(const GroupFamily& family, const std::string& operation, int64_t bytes) {
     const std::vector<int64_t>* const ranks = family.group_of(world_.rank());
     if (ranks == nullptr) return [] {};
@@ -89,7 +89,7 @@ class SpeedBench {
     };
   }
 
-  // Seconds of one call on this rank, while all ranks make it.
+  // Returns the seconds of one call on this rank, while all ranks make the same call.
   double time(const std::function<void()>& call, int64_t calls) {
     call();
     kernels::synchronize(device_);

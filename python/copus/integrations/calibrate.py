@@ -68,7 +68,7 @@ class Calibration:
 
 
 def plan_branches(reference_batch: int, repetitions: int = _MOST_REPETITIONS) -> list[Branch]:
-    """The branches, in an order in which any first part of them is as informative as possible."""
+    """The branches, ordered so that a calibration that stops early is as precise as possible."""
     largest = _samples_at(_MULTIPLES[-1], reference_batch)
     branches = []
 
@@ -93,7 +93,7 @@ def plan_branches(reference_batch: int, repetitions: int = _MOST_REPETITIONS) ->
 
 
 def samples_per_repetition(reference_batch: int) -> int:
-    """Sequences that the longest branch reads: a repetition that begins this much later shares none of them."""
+    """Sequences of the longest branch. Repetitions that begin this many sequences apart share none."""
     return _samples_at(_MULTIPLES[-1], reference_batch) * _RUNGS[-1] // _MULTIPLES[-1]
 
 

@@ -35,10 +35,13 @@ class AdviserCallback(TrainerCallback):
 
     `advice` holds all advice so far, and `noise_scale` the measured value at the end. Options are the same as for
     copus.Adviser except the batch. The batch is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
-    data-parallel ranks. A step with fewer micro-batches at the end of an epoch is skipped. Copus needs gradients of two
-    sizes in each step. With one micro-batch per step it gets them if DDP or FSDP2 reduces gradients of several ranks;
-    on a single rank it reports that it cannot measure. The adviser's state is in Trainer's checkpoints. `count` returns
-    the sequences of a micro-batch, if they are not the first dimension of its first tensor.
+    data-parallel ranks. A step with fewer micro-batches at the end of an epoch is skipped. The adviser's state is in
+    Trainer's checkpoints. `count` returns the number of sequences of a micro-batch, if this is not the size of the
+    first dimension of the first tensor.
+
+    Copus needs the gradients of a small and of a large batch in each step. If a step has a single micro-batch, the
+    small batch is that of one rank, which DDP and FSDP2 reduce with those of other ranks. On a single rank there is
+    then no small batch, so the adviser reports that it cannot measure.
     """
 
     def __init__(

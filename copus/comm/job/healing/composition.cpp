@@ -87,7 +87,7 @@ void Composition::ends(int64_t process, bool in_good_order) {
   } else if (is_member(before)) {
     if (!in_good_order) lost_.push_back(process);
     if (goes_on && before.by_own_error && !has_begun_) {
-      finish(Course::failed);  // all ranks set up alike, so a new process would meet the same error
+      finish(Course::failed);  // all ranks are set up in the same way, so a replacement would fail too
     } else if (goes_on && !in_good_order) {
       fails(process);
     } else if (goes_on) {
@@ -154,7 +154,7 @@ void Composition::pass(double seconds, double step_seconds) {
       kill(number);
     }
   }
-  settle();  // after newcomers that others waited for have been given up
+  settle();  // newcomers that the members waited for may have been given up
 }
 
 void Composition::pass_pauses(double seconds) {
@@ -184,7 +184,8 @@ void Composition::settle() {
   acts_.push_back({Act::Kind::ask_to_regroup});
 }
 
-// Whether the other members have completed an epoch without a failure, in which they took over this member's state.
+// Whether the other members have completed an epoch without a failure in which they
+// took over the state of this member.
 bool Composition::has_parted(int64_t member) const {
   return !failing_ && *rank_of(member) >= std::ssize(members_) - num_parting_;
 }
@@ -199,21 +200,23 @@ void Composition::begin_next() {
   std::vector<int64_t> left = stay;
   for (const auto& others : {parting, go}) left.insert(left.end(), others.begin(), others.end());
   const std::set<int64_t> orphaned = machines_without(left);
-  // A stopping job has little time, and the state on the other machines may be all that it needs.
+  // A stopping job has little time. So it may continue without a machine whose members have all ended: the state on the
+  // other machines may suffice.
   const bool hurries = stopping_ && !left.empty() && waited_seconds_ >= leave_within_seconds;
   if (!hurries && waits_for_newcomers(orphaned)) return;
-  const auto can_join = [](const Process& process) {  // unless its machine is leaving
+  const auto can_join = [](const Process& process) {  // a ready newcomer whose machine is not leaving
     return process.state == State::waiting && !process.killed && process.replaceable;
   };
   const bool has_newcomers = std::ranges::any_of(processes_, [&](const auto& entry) { return can_join(entry.second); });
-  // Before training has begun, only the first processes know the run.
+  // Before training has begun, only the initial processes know the run's plan.
   const auto knows_the_run = [&](int64_t process) { return has_begun_ || process < first_size_; };
   if (std::ranges::none_of(left, knows_the_run) && !(has_newcomers && has_begun_)) {
     nobody_is_left_ = true;
     return finish(Course::failed);
   }
   if (stay.empty() && !parting.empty()) {
-    // Leaving members hold all remaining state, or only newcomers can read it.
+    // All remaining members want to leave. They hold all remaining state, or only newcomers on machines
+    // without members can read it. So these members and newcomers form the next epoch, which stops the job.
     std::swap(stay, parting);
     for (auto& [number, process] : processes_) {
       if (!can_join(process) || !orphaned.contains(process.machine)) continue;
@@ -246,16 +249,16 @@ void Composition::begin_next() {
   for (const int64_t process : lost_before_) {
     if (!processes_.at(process).leaving) replace(process);
   }
-  // Rank 0 must have been a member before. A newcomer whose number is smaller than every such member's is therefore
-  // replaced by a newcomer with a new number.
+  // Rank 0 must have been a member before, and ranks are ordered by process number. So a newcomer with a smaller number
+  // than every earlier member is replaced by a newcomer with a new, larger number.
   for (const int64_t process : late) {
     kill(process);
     replace(process);
   }
-  if (num_parting_ > 0) settle();  // parting members already wait for the next epoch
+  if (num_parting_ > 0) settle();  // parting members may already be ready for the next epoch
 }
 
-// The machines that still have a launcher and that have lost members and have none left.
+// Returns the machines whose launcher is present and whose members have all ended; at least one was lost.
 std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left) const {
   std::set<int64_t> machines;
   if (at_once_ || !has_begun_) return machines;
@@ -320,7 +323,7 @@ void Composition::finish(Course course) {
   waits_ = false;
   for (const auto& [number, process] : processes_) {
     give_up_newcomer(number);
-    // It may be a spare that waits for the end of the epoch. Its end still counts.
+    // The process may be a spare that waits for the end of the epoch. Its end must still be counted.
     if (course != Course::done || !is_member(process)) continue;
     acts_.push_back({Act::Kind::release, number});
     if (process.failing) kill(number);

@@ -1,6 +1,6 @@
 // A model of a small job. The test enumerates all orders of events with a limited number of faults, and visits every
-// resulting state of the composition. The model knows which processes' memory holds the latest complete copy of the
-// training state; the composition does not know this.
+// resulting state of Composition. The model knows which processes' memory holds the latest complete copy of the
+// training state; Composition does not.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Rules {
   int64_t size = 2;
   int64_t per_machine = 2;
   bool replaces = true;
-  bool shards = false;  // each member holds only a part of the state, otherwise all of it
+  bool shards = false;  // each member holds only a part of the state; otherwise each holds all of it
   int64_t faults = 2;
   bool is_start = false;  // ends as training begins; ranks are killed or fail by themselves
   int64_t restarts = 10;  // more than needed, or none: the job is given up although a copy exists
@@ -71,7 +71,7 @@ class Job {
       }
       if (!process.is_erring && composition_.is_member(number)) all.push_back(concat("err ", number));
     }
-    // Members that can leave the epoch do so in time: only hung members are killed for being late.
+    // Members that can leave the epoch do so in time, so only hung members are killed for being late.
     const bool waits_for_hung = std::ranges::none_of(processes_, [&](const auto& entry) {
       const Process& one = entry.second;
       return one.is_alive && !one.is_struck && !one.is_released && !one.is_hung && may_become_ready(entry.first);
@@ -79,8 +79,8 @@ class Job {
     if (composition_.course() != Course::done && ((waits_ < 2 && waits_for_hung) || !faults)) all.emplace_back("wait");
     if (faults && faults_left_ > 0 && !is_start_) {
       all.emplace_back("stop");
-      // Newcomers do not set themselves up in time, but not so often that the launcher gives up. Killed processes are
-      // reaped before such a wait ends.
+      // Newcomers may take too long to set themselves up, but not so often that the launcher gives up. Processes that
+      // were killed are reaped before such a wait ends.
       if (dawdles_ < 2 && std::ranges::none_of(processes_, [](const auto& entry) { return entry.second.is_struck; }))
         all.emplace_back("dawdle");
       for (const int64_t machine : machines()) {
@@ -110,7 +110,7 @@ class Job {
       processes_.at(which).is_hung = true;
       composition_.fails(which);
     }
-    // It reports an error while it unwinds, and then ends by itself or is killed.
+    // The process reports an error while it unwinds its stack, and then ends by itself or is killed.
     if (what == "err" || what == "exit by error") {
       note_failure(which);
       processes_.at(which).is_erring = true;
@@ -298,7 +298,7 @@ class Job {
     if (!has_begun() && !knows_the_run) complain("newcomers alone begin a run that they do not know");
     const bool is_there = has_copy([&](int64_t owner) { return is_readable(owner); });
     const bool is_reached = has_copy([&](int64_t owner) { return reaches(owner); });
-    // A stopping job does not wait for another machine as long as a running one does.
+    // A stopping job waits for another machine less long than a running job does.
     has_hurried_ = has_hurried_ || (is_stopped_ && (dawdles_ > 0 || waits_ > 0));
     if (is_there && !is_reached && !has_hurried_)
       complain("an epoch begins, and no member reaches the copy that there is");

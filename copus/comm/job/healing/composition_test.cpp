@@ -668,7 +668,7 @@ class RandomJob {
       strike();
       carry_out();
     }
-    // From now on nothing more fails, and every awaited process comes.
+    // From now on nothing more fails, and every process that others wait for arrives.
     for (int64_t i = 0; i < 200; ++i) {
       for (const int64_t process : living()) {
         go_on(process);

@@ -81,7 +81,7 @@ void Coordinator::tell_members(FromLauncher::Kind kind) {
   for (const int64_t member : composition_.members()) tell(member, kind);
 }
 
-// For the epoch that begins.
+// Begins to watch the ranks of the new epoch.
 void Coordinator::begin_watch() {
   const int64_t size = std::ssize(composition_.members());
   failure_is_known_ = false;
@@ -106,12 +106,12 @@ void Coordinator::start_members() {
     give(member.machine,
          StartProcess{number, number, member.local_rank, prefix_of_rank(number, member.machine), segment_});
   }
-  // Ranks of one machine find the first epoch in the segment that they inherit.
+  // If all ranks are on one machine, they read the first epoch from the segment that they inherit.
   if (has_several_machines()) give_all(BeginEpoch{std::move(first)});
 }
 
-// A newcomer is started as the last rank of a job of the initial size, so that it uses as many of the machine's cores
-// as the other ranks.
+// The newcomer's variables describe the last rank of a job of the initial size. So it uses as many of the machine's
+// cores as the other ranks do.
 void Coordinator::start_newcomer(int64_t number, int64_t replaces) {
   const Member& before = members_.at(replaces);
   Member& member = members_[number];
@@ -136,7 +136,8 @@ void Coordinator::take_signals() {
     for (const auto& other : others_) other->tell(PassSignal{signal});
     composition_.stop();
     if (is_notice(signal)) continue;
-    // Schedulers repeat a signal, and send it to several processes of a job at the same time.
+    // Signals that arrive within this time count as one: schedulers repeat a signal, and send it to several processes
+    // of a job at once.
     constexpr std::chrono::seconds one_signal(1);
     const auto now = steady_clock::now();
     if (now - told_to_end_.value_or(now) > one_signal) composition_.stop_at_once();
@@ -209,7 +210,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Said& news) {
       if (news.message.kind == FromRank::Kind::left && !news.message.failure) composition_.comes_to_the_end();
       return act();
     case FromRank::Kind::garbled:
-      // A process that sends invalid messages is no longer what its launcher started.
+      // A process that sends invalid messages does not run the program that its launcher started.
       return kill(news.number, "it sent the launcher what is no message");
   }
 }
@@ -223,7 +224,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Ended& news) {
     const std::string cause = own_.system().judge_end(member.end, true).value_or("it left");
     return end_newcomer(news.number, member.killed_because == stopped_cause ? stopped_cause : cause);
   }
-  // In later epochs, the other members count on a member even before it has joined.
+  // From the second epoch on, a member counts as present even before it has joined, because other members rely on it.
   const bool has_come = watch_->has_joined(*rank) || composition_.epoch() > 0;
   const bool going_on = composition_.course() == Composition::Course::going_on;
   const bool in_the_middle = (has_come && !watch_->has_left(*rank)) || (going_on && composition_.is_ready(news.number));
@@ -238,7 +239,7 @@ void Coordinator::handle_one(int64_t /*machine*/, const Stopped& news) {
   if (const auto rank = composition_.rank_of(news.number)) watch_->set_stopped(*rank, news.is_stopped);
 }
 
-// The ranks of that machine ask to leave by themselves, because they received the same signal.
+// Only the machine is recorded here. Its ranks ask to leave by themselves, because they received the same signal.
 void Coordinator::handle_one(int64_t machine, const Leaves& /*news*/) {
   left_.insert(machine);
   for (const auto& [number, member] : members_) {
@@ -262,8 +263,8 @@ void Coordinator::look_at_health(double seconds) {
   if (failure_is_known_) end_stopped_members();
 }
 
-// A stopped process cannot leave by itself and is killed. If no other process continues, the stopped processes hold all
-// remaining training state. Then they are woken instead.
+// Kills stopped members, which cannot leave the epoch by themselves. But if no other process continues, the stopped
+// members hold all remaining training state, so they are woken instead.
 void Coordinator::end_stopped_members() {
   const int64_t failed = watch_->failure()->rank;
   std::vector<int64_t> stopped;
@@ -286,7 +287,7 @@ void Coordinator::end_stopped_members() {
   }
 }
 
-// No other process monitors newcomers that are not in an epoch yet, although others may wait for them.
+// Nothing else monitors newcomers before their first epoch, although the members may be waiting for them.
 void Coordinator::end_stopped_newcomers(double seconds) {
   for (auto& [number, member] : members_) {
     if (!member.is_stopped || member.end.ended || !composition_.is_newcomer(number)) continue;
@@ -298,7 +299,7 @@ void Coordinator::end_stopped_newcomers(double seconds) {
 void Coordinator::look_at_failure() {
   const std::optional<FailureReport> failure = watch_->failure();
   if (!failure || std::exchange(failure_is_known_, true)) return;
-  // Ranks on several machines notice a failure by themselves only if it affects them.
+  // Ranks on several machines notice by themselves only failures that affect them.
   if (has_several_machines()) give_all(TellOfFailure{composition_.epoch(), *failure});
   if (failure->rank < 0) return fail_job(*failure);
   composition_.fails(composition_.members()[failure->rank], failure->cause == own_error_cause);
@@ -313,7 +314,7 @@ void Coordinator::look_at_machines() {
       lose_machine(*other, *cause);
       continue;
     }
-    // A leaving machine is told to go as soon as none of its processes takes part any more.
+    // A leaving machine is released as soon as none of its processes takes part any more.
     const bool is_empty = std::ranges::all_of(
         members_, [&](const auto& entry) { return entry.second.machine != machine || entry.second.end.ended; });
     const bool goes_on = composition_.course() == Composition::Course::going_on && own_.system().passed_on().empty();
@@ -326,7 +327,8 @@ void Coordinator::lose_machine(RemoteMachine& machine, const std::string& cause)
   for (const auto& [number, member] : members_) {
     if (member.machine != machine.number()) continue;
     composition_.cannot_be_replaced(number);
-    // First marks all of its members as failed, so that no epoch begins with one of them after another has ended.
+    // Marks all members of the machine as failed before ending any of them. Otherwise ending one could begin an epoch
+    // that contains another.
     const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
     if (!member.end.ended && takes_part) composition_.fails(number);
   }
@@ -365,13 +367,14 @@ void Coordinator::end_member(int64_t number, const std::optional<std::string>& c
   const bool by_own_error = cause && WIFEXITED(members_.at(number).end.status);
   if (by_own_error) composition_.fails(number, by_own_error);
   composition_.ends(number, !cause);
-  // An error before training begins ends the job, so that error is reported, whichever rank failed first.
+  // An error of its own before training begins ends the job, so this error is reported even if another rank failed
+  // first.
   const bool has_failed = composition_.course() == Composition::Course::failed;
   if (by_own_error && has_failed && note_.empty() && !end_) end_ = members_.at(number).report;
   act();
 }
 
-// Ends a newcomer, or a process that was told to go.
+// Ends a newcomer, or a process that has been released.
 void Coordinator::end_newcomer(int64_t number, const std::string& cause) {
   const bool was_wanted = composition_.is_newcomer(number);
   composition_.ends(number, true);
@@ -386,7 +389,7 @@ void Coordinator::end_newcomer(int64_t number, const std::string& cause) {
   act();
 }
 
-// Acts immediately after each event, so that the next event finds the composition and its epoch in the same state.
+// Carries out pending actions after each event, so that the next event finds the composition and its epoch consistent.
 void Coordinator::act() {
   for (auto acts = composition_.take_acts(); !acts.empty(); acts = composition_.take_acts()) {
     for (const Act& one : acts) act(one);
@@ -427,7 +430,7 @@ void Coordinator::begin_epoch() {
   const int64_t size = std::ssize(epoch.processes);
   for (const int64_t number : composition_.lost()) {
     FailureReport& report = members_.at(number).report;
-    // Peers may have reported its place after its end.
+    // Peers may have reported where the rank was only after its process had ended.
     if (report.place.empty()) report.place = watch_->place_of(report.rank);
     epoch.lost.push_back({number, report});
     tell_user(concat(to_string(report), "; the job goes on with ", counted(size, "rank")));
@@ -442,7 +445,8 @@ void Coordinator::begin_epoch() {
   give_all(BeginEpoch{std::move(epoch), segment_});
 }
 
-// Processes that wait for the next epoch see their socket closed. Ranks that wait for other ranks see the failure.
+// Ends all waits: processes that wait for the next epoch see their socket closed, and ranks that wait for other ranks
+// see the failure.
 void Coordinator::end_job() {
   if (!end_) end_ = watch_->failure();
   COPUS_CHECK(end_, "a job has failed and nobody has");
@@ -455,7 +459,7 @@ int Coordinator::conclude() {
     return ConcludedProcess{member.end, member.held_back, rank == 0 && member.machine == 0};
   };
   if (!end_) {
-    // All processes end alike, except those to which something happens at the end.
+    // All processes report the same exit, except those that fail during the end of the job.
     for (int64_t rank = 0; rank < std::ssize(composition_.members()); ++rank) {
       const ProcessEnd end = concluded(rank).end;
       if (WIFEXITED(end.status)) return WEXITSTATUS(end.status);

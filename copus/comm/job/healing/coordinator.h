@@ -1,6 +1,6 @@
-// Coordinates a job whose ranks come and go, on one or several machines, in the launcher that decides for all. It ends
-// failed ranks, regroups the others without them, and has replacements started. composition.h decides on the actions,
-// and machine_processes.h carries them out on each machine.
+// Coordinates a job whose ranks come and go, on one or several machines. It runs in the launcher that decides for all.
+// It ends failed ranks, regroups the others without them, and has replacements started. composition.h decides which
+// actions to take, and machine_processes.h carries them out on each machine.
 #pragma once
 
 #include <chrono>
@@ -22,12 +22,12 @@ namespace copus {
 
 class Coordinator {
  public:
-  // Machine 0 is the machine of this process. `others` are the machines from 1 on, which have arrived.
+  // Machine 0 is this process' machine. `others` are machines 1, 2, ..., whose launchers have arrived.
   Coordinator(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& own,
               std::vector<std::unique_ptr<RemoteMachine>>& others);
 
-  // Returns the job's exit code when all processes have ended. With `may_begin_again`, returns nothing if no rank is
-  // left, training had not begun and no rank failed by an error of its own. Another coordinator can then begin the job
+  // Returns the job's exit code when all processes have ended. With `may_begin_again`, returns nothing if all ranks
+  // ended before training began and none failed by an error of its own; another coordinator can then start the job
   // again. Throws UserError if the first process cannot be started.
   std::optional<int> run(bool may_begin_again);
 
@@ -42,7 +42,7 @@ class Coordinator {
     FailureReport report;  // why it was lost
     std::string killed_because;
     bool is_stopped = false;
-    double stopped_seconds = 0;  // for a newcomer
+    double stopped_seconds = 0;  // how long a newcomer has been stopped
   };
 
   bool has_several_machines() const { return !others_.empty(); }
@@ -96,13 +96,13 @@ class Coordinator {
   std::vector<std::unique_ptr<RemoteMachine>>& others_;
   Composition composition_;
   std::unique_ptr<EpochWatch> watch_;
-  int segment_ = -1;                                                  // of the epoch, on one machine
-  bool failure_is_known_ = false;                                     // whether the composition knows its failure
-  std::map<int64_t, Member> members_;                                 // by number, including those that have ended
-  std::string note_;                                                  // for newcomers (Epoch)
-  std::set<int64_t> left_;                                            // machines that were told to leave
-  std::optional<FailureReport> end_;                                  // why the job has failed
-  std::optional<std::chrono::steady_clock::time_point> told_to_end_;  // time of the first non-notice signal
+  int segment_ = -1;                   // of the epoch, on one machine
+  bool failure_is_known_ = false;      // whether the composition has been told of the epoch's failure
+  std::map<int64_t, Member> members_;  // by number, including those that have ended
+  std::string note_;                   // for newcomers (Epoch)
+  std::set<int64_t> left_;             // machines that were told to leave
+  std::optional<FailureReport> end_;   // why the job has failed
+  std::optional<std::chrono::steady_clock::time_point> told_to_end_;  // time of the first signal that ends the job
 };
 
 }  // namespace copus

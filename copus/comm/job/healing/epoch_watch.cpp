@@ -54,9 +54,9 @@ std::optional<FailureReport> ReportsWatch::look(double seconds) {
   return std::nullopt;
 }
 
-// Chooses the best report about a process. The process' launcher knows best how the process ended, the rank itself
-// knows its own error, and the rank's peers know its place. If we killed the process, the report must give the earlier
-// reason.
+// Combines what is known about a process. Its launcher knows best how the process ended, the rank itself knows its own
+// error, and the rank's peers know where it was. If a launcher killed the process, the report gives the reason for the
+// kill.
 FailureReport ReportsWatch::told_of(const FailureReport& judged, bool by_us) const {
   const Rank& rank = ranks_.at(judged.rank);
   FailureReport told = judged;

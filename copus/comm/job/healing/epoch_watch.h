@@ -27,7 +27,7 @@ class EpochWatch {
   // Only the first report counts.
   virtual void report(const FailureReport& report) = 0;
   virtual std::optional<FailureReport> failure() const = 0;
-  // Looks for a failure, `seconds` after the previous check.
+  // Looks for a failure. `seconds`: the time since the previous check.
   virtual std::optional<FailureReport> look(double seconds) = 0;
 
   virtual std::string place_of(int64_t rank) const = 0;
@@ -35,11 +35,11 @@ class EpochWatch {
   virtual bool has_left(int64_t rank) const = 0;  // in good order
   virtual bool is_stopped(int64_t rank) const = 0;
   virtual double longest_step_seconds() const = 0;
-  // Returns the report for the user about a rank whose process has ended. `judged` is the report of the process'
-  // launcher. `by_us`: we killed the process.
+  // Returns the report for the user about a rank whose process has ended. `judged` is the report of the launcher that
+  // started the process. `by_us`: a launcher killed the process.
   virtual FailureReport told_of(const FailureReport& judged, bool by_us) const = 0;
 
-  // Events: a rank's process is known, was stopped or continued, and has ended.
+  // Events of a rank's process: it is known, was stopped or continued, or has ended.
   virtual void set_process(int64_t rank, int64_t pid) = 0;
   virtual void set_stopped(int64_t rank, bool is_stopped) = 0;
   virtual void forget(int64_t rank) = 0;
@@ -73,7 +73,8 @@ class SegmentWatch final : public EpochWatch {
   RankMonitor monitor_;
 };
 
-// For ranks on several machines, which monitor each other and report what they found when they leave.
+// For ranks on several machines, which monitor each other. When a rank leaves, it reports the failure that it has
+// found.
 class ReportsWatch final : public EpochWatch {
  public:
   explicit ReportsWatch(int64_t size) : ranks_(size) {}

@@ -1,6 +1,6 @@
-// The launchers of jobs whose ranks come and go. On one machine, a single process decides (Coordinator) and starts and
-// ends ranks (MachineProcesses). On several machines, each launcher starts and ends its ranks, and the launcher of
-// machine 0 decides for all.
+// The launchers of jobs whose ranks come and go. On one machine, a single launcher decides (Coordinator) and also
+// starts and ends the ranks (MachineProcesses). On several machines, each launcher starts and ends the ranks of its
+// machine, and the launcher of machine 0 decides for all.
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ std::string own_host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-// The time before the job has begun, when a launcher waits for others and may receive a signal to end.
+// The phase before the job begins: this launcher waits for the others and may receive a signal to end.
 class Start {
  public:
   explicit Start(MachineProcesses& hands) : hands_(hands) {}
@@ -52,10 +52,10 @@ class Start {
     code_ = signals.front() == SIGINT ? interrupted : asked_to_stop;
     return true;
   }
-  // Call it only after such a signal.
+  // The exit code after a signal to end. Call this only if such a signal has come.
   int exit_code() const { return code_.value(); }
 
-  // Empty if such a signal comes meanwhile.
+  // Opens the meeting place. Returns nothing if a signal to end arrives meanwhile.
   std::optional<MeetingPlace> open(const MachineOfJob& machine, const OpenMeetingPlace& open_place) {
     return open_place({.host = machine.address,
                        .port = machine.port,
@@ -69,8 +69,9 @@ class Start {
   std::optional<int> code_;
 };
 
-// Restarts a job if all its ranks were killed before training began. The limit is `healing.restarts` restarts or, if
-// this is not 0, up to 20 restarts in the first minute, because ranks are often killed again while they start.
+// Runs the job, and restarts it if all its ranks were killed before training began: up to `healing.restarts` times.
+// Unless `restarts` is 0, up to 20 restarts are allowed in the first minute, because ranks are often killed again while
+// they start.
 int run_coordinated(int64_t ranks_per_machine, const Healing& healing, MachineProcesses& hands,
                     std::vector<std::unique_ptr<RemoteMachine>>& others) {
   constexpr int64_t most_restarts = 20;
@@ -92,9 +93,9 @@ class FirstMachine {
     if (machine.serves_store) allow_many_sockets();  // c10d accepts every connection
   }
 
-  // If this launcher serves the store, c10d's threads are running when ranks are forked. These threads receive no
-  // signals, because hands_ has blocked them before. Their locks do not matter, because a child calls only
-  // async-signal-safe functions.
+  // If this launcher serves the store, c10d's threads are already running when ranks are forked. These threads receive
+  // no signals, because hands_ blocked signals before they started. Locks that they hold do not matter, because the
+  // forked child calls only async-signal-safe functions.
   int run(const OpenMeetingPlace& open) {
     const std::optional<MeetingPlace> place = start_.open(machine_, open);
     if (!place) return start_.exit_code();
@@ -164,7 +165,7 @@ class FirstMachine {
     others_.push_back(std::make_unique<RemoteMachine>(guest.rank, std::move(guest.socket)));
   }
 
-  // Throws UserError if one has come for another job.
+  // Throws UserError if a launcher of another job has come.
   bool all_have_come() const {
     for (const auto& other : others_) {
       if (!other->arrived()) return false;
@@ -191,7 +192,8 @@ class FirstMachine {
   Start start_{hands_};
 };
 
-// The launcher of another machine, which follows orders. If it hears nothing any more, it ends its ranks.
+// The launcher of a machine other than 0, which follows orders. If it no longer hears from machine 0, it ends its
+// ranks.
 class OtherMachine {
  public:
   OtherMachine(const MachineOfJob& machine, const std::vector<std::string>& arguments)
@@ -256,7 +258,7 @@ class OtherMachine {
     return static_cast<int>(code);
   }
 
-  // The ranks end with this launcher.
+  // Machine 0 is gone: ends the ranks and this launcher.
   int be_alone(const std::string& cause) {
     for (RankProcess& process : hands_.system().all()) process.signal(SIGKILL);
     hands_.system().finish_errors();

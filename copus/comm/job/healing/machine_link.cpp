@@ -18,7 +18,7 @@ void MachineLink::send(std::string_view message) {
   link_.exchange();
 }
 
-// If the other end does not read, further signs would only fill the memory here.
+// No sign of life is queued while the other end does not read: further signs would only fill this process' memory.
 void MachineLink::exchange(double seconds) {
   silent_seconds_ += std::min(seconds, longest_look_for_signs);
   seconds_since_sign_ += seconds;

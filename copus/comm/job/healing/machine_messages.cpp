@@ -10,7 +10,7 @@ namespace copus {
 
 namespace {
 
-// The fields of each kind of message, in the order of sending. Kinds that are not listed have none.
+// The fields of each kind of message, in the order in which they are sent. Kinds that are not listed have no fields.
 template <class Message>
 constexpr std::tuple<> fields{};
 template <>

@@ -1,6 +1,6 @@
-// Declares the orders that a job's deciding launcher gives to the launchers of machines, and the news that these
-// launchers report. On the deciding launcher's own machine both are plain values; to and from other machines they are
-// sent over a connection.
+// Declares the orders that a job's deciding launcher gives to the launchers of all machines, and the news that these
+// launchers report back. Between machines, orders and news are sent over a connection; on the deciding launcher's own
+// machine they are passed as plain values.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace copus {
 
-// Gives the time since the job began, for the ranks' clocks.
+// Gives the time since the job began, with which ranks set their clocks.
 struct BeginJob {
   double seconds = 0;
 };
 struct StartProcess {
   int64_t number = 0;
-  int64_t rank = 0, local_rank = 0;  // as passed to the process
-  std::string prefix;                // of its lines on stderr
-  int segment = -1;                  // of the first epoch; only on this machine
+  int64_t rank = 0, local_rank = 0;  // environment variables of the process
+  std::string prefix;                // written before each of its lines on stderr
+  int segment = -1;                  // descriptor for the first epoch; only on the deciding launcher's machine
 };
 struct KillProcess {
   int64_t number = 0;
@@ -37,7 +37,7 @@ struct TellProcess {
 };
 struct BeginEpoch {
   Epoch epoch;
-  int segment = -1;  // only on this machine
+  int segment = -1;  // only on the deciding launcher's machine
 };
 struct TellOfFailure {
   int64_t epoch = 0;
@@ -46,9 +46,9 @@ struct TellOfFailure {
 struct PassSignal {
   int64_t signal = 0;
 };
-// Tells processes that wait for the next epoch that there is none.
+// Tells the processes that wait for the next epoch that there will be none.
 struct EndJob {};
-// The job is over for this machine, and its launcher returns the code.
+// The job is over for the receiving machine. Its launcher returns this exit code.
 struct Conclude {
   int64_t code = 0;
 };
@@ -79,15 +79,15 @@ struct Ended {
 };
 struct Stopped {
   int64_t number = 0;
-  bool is_stopped = false;  // or continued
+  bool is_stopped = false;  // false: continued
 };
-// The ranks are to leave this machine.
+// The ranks of this machine are asked to leave the job.
 struct Leaves {};
 using News = std::variant<Arrived, Started, NotStarted, Said, Ended, Stopped, Leaves>;
 
 std::string packed(const Order& order);
 std::string packed(const News& news);
-// Empty if the bytes are not a message.
+// Returns nothing if the bytes are not a message.
 std::optional<Order> order_from(std::string_view bytes);
 std::optional<News> news_from(std::string_view bytes);
 

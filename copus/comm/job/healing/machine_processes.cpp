@@ -27,7 +27,7 @@ std::vector<News> MachineProcesses::carry_out_one(const BeginJob& order) {
   const std::chrono::duration<double> passed(order.seconds);
   job_started_ =
       std::chrono::steady_clock::now() - std::chrono::duration_cast<std::chrono::steady_clock::duration>(passed);
-  // Drops the arenas, the failure and the meeting names of an earlier start that failed.
+  // Drops the arenas, the failure and the meeting names of an earlier start of the job that failed.
   ++beginnings_;
   members_.clear();
   epoch_.clear();
@@ -53,7 +53,7 @@ std::vector<News> MachineProcesses::carry_out_one(const StartProcess& order) {
       variables.push_back(variable);
     }
   }
-  // Faults requested by a test affect only processes of the first start.
+  // Faults that a test requests affect only the first start of the job.
   if (beginnings_ > 1) variables.emplace_back("COPUS_FAULT=");
   if (order.segment >= 0) {
     variables.push_back(concat("COPUS_SEGMENT=", order.segment));
@@ -92,7 +92,7 @@ std::vector<News> MachineProcesses::carry_out_one(const TellProcess& order) {
   return {};
 }
 
-// If the epoch cannot be sent to a process, that process has ended and will be reaped.
+// Send errors are ignored: the process has then ended, and will be reaped.
 std::vector<News> MachineProcesses::carry_out_one(const BeginEpoch& order) {
   const std::chrono::nanoseconds job_started = job_started_.time_since_epoch();
   const std::vector<KeptArena> kept = kept_arenas();
@@ -150,7 +150,7 @@ std::vector<KeptArena> MachineProcesses::kept_arenas() const {
   return kept;
 }
 
-// A member of the epoch may have ended since, and its memory may be needed.
+// Keeps the arenas of the epoch's members, even of members that have ended since: their memory may be needed.
 void MachineProcesses::drop_arenas_before_epoch() {
   for (auto& [number, member] : members_) {
     if (member.process->ended && std::ranges::find(epoch_, number) == epoch_.end()) member.arena = Descriptor();
@@ -163,7 +163,7 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // The process may have left its world since its last message was read. In this case it ended in good order, and its
+    // The process may have left its world since its last message was read. It then ended in good order, and its pending
     // requests are dropped.
     listen_to(process->number, member, news, wishes);
     std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });

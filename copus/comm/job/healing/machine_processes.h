@@ -1,5 +1,5 @@
-// Manages the ranks' processes on a launcher's own machine. It starts, kills and reaps the processes and exchanges
-// messages with them, following orders. coordinator.h decides what to do.
+// Manages the ranks' processes on a launcher's own machine: starts, kills and reaps them, and exchanges messages with
+// them. It follows the orders of coordinator.h.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,22 @@ namespace copus {
 
 class MachineProcesses {
  public:
-  // `arguments`: of this program, which each process runs. From now on this process's signals are read here.
+  // `arguments`: the command line of this program, with which each rank is started. From now on this object reads the
+  // signals of this process.
   MachineProcesses(MachineOfJob machine, const std::vector<std::string>& arguments);
 
   // Returns the news that the order causes immediately.
   std::vector<News> carry_out(const Order& order);
-  // Returns the new events: first the ranks' messages about their worlds, then ended processes, then the ranks'
-  // requests, which may be due to an end that is only noticed now. Sends a sign of life to the ranks.
+  // Returns the new events in this order: (a) the ranks' messages about their worlds, (b) ended processes, (c) the
+  // ranks' requests, some of which may be caused by an end that is noticed only now. Also sends a sign of life to the
+  // ranks.
   std::vector<News> look();
 
-  // The system's view of this machine's processes, for signals and the end of the job.
+  // The operating system's view of this machine's processes, for signals and the end of the job.
   RankProcesses& system() { return processes_; }
   const RankProcesses& system() const { return processes_; }
-  // Returns when there may be news, or something from `others`, or it is time for the next check.
+  // Returns when there may be news, when one of the descriptors `others` is readable, or when it is time for the next
+  // check.
   void wait_for_news(std::vector<int> others) const;
 
  private:
@@ -36,7 +39,7 @@ class MachineProcesses {
     RankProcess* process = nullptr;
     Descriptor control;
     Descriptor lifeline;
-    Descriptor arena;  // memory to keep at its request, until it is no longer needed
+    Descriptor arena;  // memory that the launcher keeps at the process' request until it is no longer needed
     bool is_stopped = false;
   };
 
@@ -52,7 +55,7 @@ class MachineProcesses {
   std::vector<News> carry_out_one(const EndJob& order);
   static std::vector<News> carry_out_one(const Conclude& order);
   void signal(int64_t number, int signal) const;
-  // Sorts a rank's messages into news and wishes.
+  // Reads a rank's messages into `news` (about its world) and `wishes` (its requests).
   void listen_to(int64_t number, Member& member, std::vector<News>& news, std::vector<News>& wishes);
   std::vector<KeptArena> kept_arenas() const;
   void drop_arenas_before_epoch();
@@ -64,14 +67,14 @@ class MachineProcesses {
   int64_t beginnings_ = 0;  // starts of the job
   std::chrono::steady_clock::time_point job_started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};  // time of the last sign of life
-  // Repeats the last failure, because a rank that is delayed may have no room for a single message.
+  // The sign of life. It repeats the last failure, because a single message may find the buffer of a delayed rank full.
   FromLifeline sign_;
   RankProcesses processes_;
   std::map<int64_t, Member> members_;  // by number, including those that have ended
   std::vector<int64_t> epoch_;         // the members of the epoch, unless it is the first
 };
 
-// "rank 3: ", the prefix of what a rank writes to stderr. Rank 0 has none where the user's terminal is.
+// The prefix of what a rank writes to stderr: "rank 3: ". Empty for rank 0 if it writes to the user's terminal.
 std::string prefix_of_rank(int64_t rank, int64_t machine);
 
 }  // namespace copus

@@ -21,8 +21,8 @@ constexpr auto longest_parting = std::chrono::seconds(2);
 
 int RemoteMachine::descriptor() const { return link_ && !garbled_ && !link_->is_over() ? link_->descriptor() : -1; }
 
-// A launcher that sends invalid messages may still be running. It then receives nothing any more and ends, as it does
-// when its connection is silent. Only after that is its machine treated as lost.
+// A launcher that sends invalid messages may still be running. From then on nothing is sent to it, so it ends itself,
+// as it does when its connection is silent. Only after that time is its machine treated as lost.
 std::vector<News> RemoteMachine::hear(double seconds) {
   if (!link_) return {};
   if (garbled_) {
@@ -57,7 +57,7 @@ void RemoteMachine::conclude(int64_t code) {
   concluded_ = true;
 }
 
-// Closing a connection with unread data would discard what the other end has not read yet.
+// Waits for the other end, because closing a connection that has unread data would discard what was sent but not read.
 void RemoteMachine::part() {
   constexpr int moment_milliseconds = 10;
   const auto end = std::chrono::steady_clock::now() + longest_parting;

@@ -1,4 +1,4 @@
-// Represents another machine of a job, for the deciding launcher.
+// Represents one of the job's other machines in the deciding launcher.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,20 @@ class RemoteMachine {
   // The connection's descriptor; -1 once nothing more is read from it.
   int descriptor() const;
 
-  // Returns its news since the last call. Its arrival is recorded here.
+  // Returns the machine's news since the last call. The news that its launcher has arrived is only recorded here.
   std::vector<News> hear(double seconds);
   void tell(const Order& order);
-  // The last message to it. After that, its end is not a loss.
+  // Sends the last message to the machine. If its connection ends afterwards, the machine does not count as lost.
   void conclude(int64_t code);
   bool is_concluded() const { return concluded_; }
-  // Waits until the other end has read that message, but not longer than a moment.
+  // Waits, but only for a moment, until the other end has read the last message.
   void part();
-  // Marks it as lost. If it is alive after all, it notices that it is no longer part of the job.
+  // Marks the machine as lost. If its launcher is still running, it notices that its connection has ended.
   void hang_up() { link_.reset(); }
 
   const std::optional<Arrived>& arrived() const { return arrived_; }
-  // Why it is gone with all its processes. Its launcher killed them first, or they died with it.
+  // Why the machine is lost; empty if it is not. All its processes are gone then: its launcher killed them, or they
+  // died with it.
   std::optional<std::string> loss() const;
   std::string name() const;  // "machine 1 (host NAME)"
 
@@ -43,8 +44,8 @@ class RemoteMachine {
   std::unique_ptr<MachineLink> link_;  // null once it is lost
   std::optional<Arrived> arrived_;
   bool concluded_ = false;
-  bool garbled_ = false;     // from then on nothing is sent to it, and its messages are ignored
-  double over_seconds_ = 0;  // since the connection ended, or since this launcher is silent to a garbled one
+  bool garbled_ = false;     // it sent invalid bytes: nothing more is sent to it, and its messages are ignored
+  double over_seconds_ = 0;  // time since the connection ended or, if garbled, since the last message to it
 };
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// The world of ranks that could not meet because one of them failed: every operation throws. A rank that joins a failed
-// epoch therefore notices the failure immediately, in the same way as any other failure.
+// The world of ranks that could not meet because one of them failed. Every operation throws that failure. So a rank
+// that joins a failed epoch notices the failure at once, in the same way as any other failure.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace copus {
 
-// `start`: the zero of its clock.
+// `start`: the time at which the world's clock shows 0.
 std::unique_ptr<World> failed_world(int64_t rank, int64_t size, const FailureReport& failure,
                                     std::chrono::steady_clock::time_point start);
 

@@ -26,7 +26,7 @@ namespace copus {
 
 namespace {
 
-// Returns a function that gives the remaining time in which ranks have to come.
+// Returns a function that returns the remaining part of `seconds`, within which all ranks must arrive.
 auto deadline_in(double seconds) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
@@ -34,9 +34,10 @@ auto deadline_in(double seconds) {
   return [end] { return std::max(0.0, Seconds(end - Clock::now()).count()); };
 }
 
-// A launcher's store exists before the ranks do, unless the launcher is gone.
+// A store that the launcher serves exists before the ranks do. If it does not answer for this long, the launcher is
+// gone.
 constexpr double longest_wait_for_launchers_store = 30;
-// Within this time a process is ended if its launcher is gone.
+// If this process' launcher is gone, this process is ended within this time.
 constexpr std::chrono::seconds time_to_be_ended(2);
 
 // The store where ranks meet before they monitor each other's health.
@@ -53,7 +54,7 @@ class RankStore {
                                                    ? std::min(wait_seconds, longest_wait_for_launchers_store)
                                                    : wait_seconds});
     } catch (const UserError&) {
-      // Rank 0 serves the store, and may be missing.
+      // Rank 0 serves the store, so rank 0 itself may be missing.
       if (!serves && !environment.launcher_serves_store) {
         throw RankFailure(
             told_once({0, start_of_job,
@@ -74,7 +75,7 @@ class RankStore {
     }
   }
 
-  // Empty if no rank has set it in time.
+  // Returns nothing if no rank has set this name in time.
   std::optional<std::string> get(const std::string& name) {
     try {
       return store_->get(key(name), seconds_left_());
@@ -83,7 +84,8 @@ class RankStore {
     }
   }
 
-  // Makes one rank of each machine report a failure at the start: the first one that notices it.
+  // Marks the report as announced on all ranks of a machine except the first that notices the failure, so that the user
+  // sees it once per machine.
   FailureReport told_once(FailureReport report) {
     if (report.announced) return report;
     report.announced = !is_first_to_tell();
@@ -94,7 +96,8 @@ class RankStore {
   static constexpr const char* start_of_job = "the start of the job";
 
   int64_t first_of_machine() const { return environment_.rank - environment_.local_rank; }
-  // The rank that reports if the ranks cannot agree. Rank 0 may be the missing one.
+  // Whether this rank reports when the ranks cannot agree on one that does. It is not rank 0, which may be the missing
+  // rank.
   bool is_next_to_first() const {
     const bool is_alone = environment_.local_world_size == 1;
     return environment_.rank == (is_alone ? first_of_machine() : std::max<int64_t>(first_of_machine(), 1));
@@ -109,8 +112,8 @@ class RankStore {
   }
   std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
 
-  // The process that serves the store is gone or stopped. If it also started this process, the launcher watch reports
-  // this and may meanwhile end this process (launcher_watch.h).
+  // The process that serves the store is gone or stopped. If that process also started this one, the launcher watch
+  // (launcher_watch.h) reports this, and may end this process meanwhile.
   [[noreturn]] void fail_without_store() {
     store_.reset();
     if (!environment_.launcher_serves_store) {
@@ -125,8 +128,8 @@ class RankStore {
   std::unique_ptr<TcpStore> store_;
 };
 
-// Rank 0 makes the segment and publishes its position. It keeps the store, which it may serve, until all ranks have
-// joined. Each rank joins as soon as it can, so that the ranks that have joined can monitor each other.
+// Rank 0 makes the segment and publishes where it is. Rank 0 keeps the store, which it may serve, until all ranks have
+// joined. Each rank joins as soon as it can, so that those that have joined can monitor each other.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
   const auto joined = [](int64_t rank) { return concat("joined/", rank); };
   const auto join = [&](SharedSegment segment) {
@@ -160,7 +163,7 @@ std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment,
   return world;
 }
 
-// The store exists until all ranks have come. After that it is not needed.
+// The store is kept until all ranks have joined, and is not needed after that.
 std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double wait_seconds) {
   check_meeting_address(environment.master_address, environment.master_port, environment.local_world_size,
                         environment.world_size);
@@ -172,7 +175,7 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
   meeting.publish = [&](int64_t rank, const std::string& place) { store.set(name(rank), place); };
   meeting.find = [&](int64_t rank) {
     std::optional<std::string> place = store.get(name(rank));
-    // Without rank 0, no rank has health yet that could report this.
+    // Rank 0 reports this itself: without it, no other rank monitors the job yet.
     if (!place && rank == 0) throw RankFailure(store.told_once(did_not_come(0, wait_seconds)));
     return place;
   };
@@ -186,8 +189,9 @@ std::unique_ptr<World> meet_over_tcp(const RankEnvironment& environment, double 
                   meeting);
 }
 
-// Besides mpirun, only SLURM starts MPI programs. SLURM's ranks on one machine use shared memory. Without `srun
-// --mpi=...` most MPI libraries end the process, so MPI is used only for jobs that name no other way to meet.
+// Returns whether the ranks should connect over MPI. Only mpirun and SLURM start MPI programs, and SLURM's ranks on one
+// machine use shared memory. Most MPI libraries end the process if `srun` was called without `--mpi=...`. So SLURM's
+// ranks use MPI only if their job names no other way to meet.
 bool uses_mpi(const RankEnvironment& environment) {
   if (!has_mpi()) return false;
   if (environment.launcher == LauncherKind::open_mpi) return true;
@@ -197,7 +201,7 @@ bool uses_mpi(const RankEnvironment& environment) {
          (environment.launcher_serves_mpi || !meeting_place);
 }
 
-// An MPI library that does not support the launcher would take each rank for a separate job.
+// Checks the rank after joining: an MPI library that does not support the launcher treats each rank as a separate job.
 std::unique_ptr<World> join_same_rank_over_mpi(const RankEnvironment& environment, double wait_seconds) {
   std::unique_ptr<World> world = join_mpi(wait_seconds);
   if (world->rank() != environment.rank || world->size() != environment.world_size) {

@@ -57,11 +57,11 @@ std::string place_of(const MeetingAddress& address) {
                          "); choose a free port with MASTER_PORT, and rank 0's host with MASTER_ADDR"));
 }
 
-// The outcome of a call that may have been abandoned.
+// How a call ended: `useless` and `silent` calls were abandoned.
 enum class Outcome { done, useless, silent };
 
-// Some c10d calls have no deadline if the process that serves the store is stopped. So each call runs on its own
-// thread, which is abandoned when the call's time is over. Rethrows exceptions of the call.
+// Runs a c10d call on its own thread, and abandons the thread when the call's time is over. This is needed because some
+// c10d calls have no deadline if the process that serves the store is stopped. Rethrows exceptions of the call.
 template <class Result>
 Outcome call_within(double seconds, const std::function<bool()>& is_useless, std::function<Result()> call,
                     std::optional<Result>& result) {
@@ -89,10 +89,10 @@ class TcpStore::Implementation {
  public:
   explicit Implementation(MeetingAddress address) : address_(std::move(address)) {}
 
-  // Returns false if it has become useless.
+  // Returns false if `is_useless` has returned true.
   bool open() {
     using Store = std::shared_ptr<c10d::TCPStore>;
-    // c10d reacts to nothing else until it has connected.
+    // Waits for the listener first, because c10d's own connecting cannot be interrupted.
     if (!address_.serve &&
         !wait_for_listener(address_.host, address_.port, address_.wait_seconds, address_.is_useless)) {
       if (address_.is_useless && address_.is_useless()) return false;
@@ -100,7 +100,8 @@ class TcpStore::Implementation {
     }
     c10d::TCPStoreOptions options = options_for(address_);
     if (address_.serve) {
-      // If the socket is not open, c10d listens at all addresses, or reports why it cannot. It closes the descriptor.
+      // Binds one address, so that c10d does not listen at all of them. If that is not possible, the socket is not
+      // open, and c10d listens at all addresses or reports why it cannot. c10d closes the descriptor.
       const TcpSocket bound = bind_to(address_.host, address_.port);
       if (bound.is_open()) options.masterListenFd = ::fcntl(bound.descriptor(), F_DUPFD_CLOEXEC, 0);
     }
@@ -118,7 +119,7 @@ class TcpStore::Implementation {
     return outcome == Outcome::done;
   }
 
-  // Empty if it has become useless.
+  // Returns nothing if `is_useless` has returned true.
   template <class Result>
   std::optional<Result> call(double seconds, const std::function<Result(c10d::TCPStore&)>& what) {
     std::optional<Result> result;
@@ -148,7 +149,7 @@ TcpStore::~TcpStore() = default;
 
 std::unique_ptr<TcpStore> TcpStore::open(const MeetingAddress& address) {
   MeetingAddress place = address;
-  // For this name, c10d would try each of its addresses, and may insist on the first one.
+  // "localhost" has several addresses. c10d would try each of them, and may insist on the first one.
   if (place.host == "localhost") place.host = "127.0.0.1";
   auto implementation = std::make_unique<Implementation>(std::move(place));
   if (!implementation->open()) return nullptr;
@@ -162,8 +163,8 @@ void TcpStore::set(const std::string& key, const std::string& value) {
   });
 }
 
-// Polls instead of calling c10d's own wait. That wait ends in an exception whose stack trace takes longer than the
-// difference between the ranks' deadlines. Meanwhile another rank would report this rank missing.
+// Polls instead of calling c10d's own wait, which ends in an exception with a stack trace. Making that trace takes
+// longer than the difference between two ranks' deadlines, so another rank would report this rank as missing.
 std::optional<std::string> TcpStore::get(const std::string& key, double wait_seconds) {
   const auto end = Clock::now() + milliseconds(wait_seconds);
   const auto ask = [key, end](c10d::TCPStore& store) -> std::optional<std::string> {

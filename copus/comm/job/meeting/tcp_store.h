@@ -1,5 +1,5 @@
-// A small store of named texts that all ranks of a job reach over TCP. It is libtorch's store (c10d), which torchrun's
-// agent serves too. Only tcp_store.cpp includes libtorch's headers.
+// A small store of named texts that all ranks of a job reach over TCP. It is libtorch's TCPStore (c10d), which
+// torchrun's agent serves too. Only tcp_store.cpp includes libtorch's headers.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,14 @@
 
 namespace copus {
 
-// No function waits forever, even if the process that serves the store is stopped. If that process is stopped or gone,
-// all functions throw RankFailure. Once the address' `is_useless` returns true, they return at once without doing
-// anything.
+// All waits are bounded: if the process that serves the store is stopped or gone, all functions throw RankFailure. Once
+// the address' `is_useless` returns true, they return at once without doing anything.
 class TcpStore {
  public:
-  // Connects to the store at the address. With `serve`, this object also serves the store as long as it lives: at this
-  // address only if the address is a number, otherwise at all addresses of this machine. Returns null if `is_useless`
-  // has returned true. Throws UserError if the store cannot be served, or if no process listens there within
-  // `wait_seconds`.
+  // Connects to the store at the address. With `serve`, this object first starts to serve the store, for as long as it
+  // lives. It then listens only at this address if the host is given as a number; otherwise at all addresses of this
+  // machine. Returns null if `is_useless` has returned true. Throws UserError if the store cannot be served, or if no
+  // process listens at the address within `wait_seconds`.
   static std::unique_ptr<TcpStore> open(const MeetingAddress& address);
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;

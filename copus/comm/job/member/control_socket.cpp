@@ -17,7 +17,7 @@ namespace copus {
 namespace {
 
 union SpaceForDescriptor {
-  cmsghdr header;  // for its alignment
+  cmsghdr header;  // only aligns the union
   char bytes[CMSG_SPACE(sizeof(int))];
 };
 
@@ -45,13 +45,15 @@ bool send_bytes(const Descriptor& socket, const std::string& bytes, int descript
 // The bytes of the next message, and the descriptor that came with it.
 std::optional<std::pair<std::string, Descriptor>> receive_bytes(Descriptor* socket) {
   if (!socket->is_open()) return std::nullopt;
-  // If the other end closed with unread messages, the kernel reports that before it delivers what that end has sent.
+  // If the other end closed while it had unread messages, the kernel reports ECONNRESET once, before it delivers the
+  // messages that the other end had sent. Therefore the read is repeated.
   const auto is_interrupted = [] { return errno == EINTR || errno == ECONNRESET; };
   ssize_t length = 0;
   do {
     length = ::recv(socket->number(), nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
   } while (length < 0 && is_interrupted());
-  // A message may arrive between peeking and reading, which would then lack space for it. So an empty peek returns.
+  // If no message is there yet, returns. Without this, a message that arrives between the peek and the read would be
+  // truncated, because the buffer has the size of the peeked message.
   if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   std::string bytes(std::max<ssize_t>(length, 1), '\0');
   iovec part{bytes.data(), bytes.size()};

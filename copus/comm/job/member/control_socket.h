@@ -1,4 +1,5 @@
-// The messages between a launcher and its ranks in a job whose ranks come and go. Each rank inherits a socket for them.
+// The messages between a launcher and its ranks in a job whose ranks come and go. They travel through a socket that
+// each rank inherits.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,18 @@ struct FromRank {
   enum class Kind : int64_t {
     ready = 1,
     wants_to_leave,
-    wants_to_stop,  // ends the job: the remaining members cannot take over from those that leave
+    wants_to_stop,  // ends the job: the remaining members cannot take over the state of leaving ones
     keeps_arena,    // carries the descriptor of the sender's memory, which the launcher keeps after the sender's end
     settled,        // all members of the epoch have their state: memory of earlier processes is no longer needed
-    notes,          // carries `note`, for newcomers that find no other rank
-    advances,       // training has passed the latest step so far
-    // If the launcher cannot see the ranks' health itself, ranks also report about their worlds:
+    notes,          // carries `note`, for an epoch whose members are all new
+    advances,       // training has passed the furthest step reached so far
+    // Sent only to launchers that cannot see the ranks' health themselves. They report about the rank's current world:
     joined,
     left,     // in good order, or because of a failure
-    garbled,  // the received bytes are none of these messages
+    garbled,  // stands for received bytes that are not a message
   };
   Kind kind = Kind::ready;
-  // About the world that was left.
+  // `left`: the failure because of which the rank has left its world, if any.
   std::optional<FailureReport> failure = {};
   double expected_step_seconds = 0;
   std::string note = {};  // for `notes`
@@ -38,8 +39,8 @@ struct FromRank {
 struct FromLauncher {
   enum class Kind : int64_t {
     regroup = 1,  // leave this epoch at the end of a step
-    go,           // there is no next epoch for this process
-    epoch,        // the next one
+    go,           // this process is not in the next epoch and should end
+    epoch,        // begins the next epoch
     stop,         // end the job in good order
   };
   Kind kind = Kind::regroup;
@@ -47,9 +48,9 @@ struct FromLauncher {
   Epoch epoch;
   int64_t rank = 0;
   Descriptor segment;
-  // When the job began, by this machine's steady clock, in nanoseconds; 0 if the segment has the time.
+  // When the job began: nanoseconds on this machine's steady clock. 0 if the rank reads this time from the segment.
   int64_t job_started = 0;
-  std::vector<KeptArena> kept = {};  // by the launcher of this machine
+  std::vector<KeptArena> kept = {};  // arenas that the launcher of this machine keeps
 };
 
 // The message that a launcher repeatedly sends to its ranks through a separate socket (lifeline.h). It says that the
@@ -62,21 +63,22 @@ struct FromLifeline {
 // Returns two connected ends, which exec closes. Throws InternalError if they cannot be made.
 std::pair<Descriptor, Descriptor> control_sockets();
 
-// These do not block. They return false if the other end is closed or accepts no more.
+// These functions do not block. They return false if the other end is closed or its buffer is full.
 bool send(const Descriptor& socket, const FromRank& message, int descriptor = -1);
 bool send(const Descriptor& socket, FromLauncher::Kind kind);
 bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int segment, int64_t job_started = 0,
                 const std::vector<KeptArena>& kept = {});
 bool send(const Descriptor& socket, const FromLifeline& message);
 
-// Returns the next message, or nothing if there is none; does not block. `arena` receives the descriptor that came with
-// the message, if any. Closes the socket if the other end is closed. Throws InternalError if the bytes from the
-// launcher are not a message.
+// Returns the next message, or nothing if none has arrived; does not block. `arena` receives the descriptor that came
+// with the message, if any. If the other end is closed, closes the socket. If the bytes come from a launcher and are
+// not a message, throws InternalError.
 std::optional<FromRank> receive_from_rank(Descriptor* socket, Descriptor* arena = nullptr);
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket);
 std::optional<FromLifeline> receive_from_lifeline(Descriptor* socket);
 
-// A rank's message in its sent form, for launchers that forward it. `from_rank` returns empty for other bytes.
+// Converts a rank's message to the bytes in which it is sent, for launchers that forward it, and back. `from_rank`
+// returns nothing if the bytes are not a message.
 std::string packed(const FromRank& message);
 std::optional<FromRank> from_rank(std::string_view bytes);
 

@@ -46,7 +46,7 @@ TEST(ControlSocket, CarriesAnEpochWithItsSegment) {
   EXPECT_EQ(sent.st_ino, arrived.st_ino);
 }
 
-// Sends bytes that need not be a message.
+// Sends arbitrary bytes, which may not form a message.
 void send_raw(const Descriptor& socket, const std::string& bytes) {
   ASSERT_EQ(::send(socket.number(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
 }

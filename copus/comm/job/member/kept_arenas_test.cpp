@@ -1,4 +1,4 @@
-// Tests that launchers keep the memory of ended ranks.
+// Tests that a launcher keeps the shared memory (arena) of ranks that have ended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -28,10 +28,11 @@ constexpr auto look_again_after = std::chrono::milliseconds(100);
 constexpr auto look_for_others_after = std::chrono::milliseconds(5);
 // A longer time between two checks means that the process was stopped, perhaps with the whole job.
 constexpr double longest_look_seconds = 0.5;
-// A spare always waits, so this value only says that it is in a step. If all ranks wait, that is reported as a failure.
+// The step length that a spare reports. It only marks the spare as being in a step: a spare always waits, so the length
+// does not matter. If all ranks wait, that is reported as a failure.
 constexpr double step_seconds_of_spare = 1e-3;
-// The deciding launcher notices a lost machine and reports it. This takes longer than the limit of silence if the
-// launcher gets hardly any processor time.
+// The time within which the deciding launcher notices a lost machine and reports it. This can exceed the limit of
+// silence, because the launcher may get hardly any processor time.
 constexpr double longest_finding_seconds = lost_after_seconds + 4;
 
 Descriptor taken_over(int descriptor) {
@@ -41,7 +42,7 @@ Descriptor taken_over(int descriptor) {
 
 }  // namespace
 
-// What the launcher has sent, as far as it has been read.
+// The messages from the launcher that have been read but not handled yet.
 struct Membership::Connection {
   explicit Connection(const RankEnvironment& environment)
       : socket(taken_over(environment.control)), first_segment(taken_over(environment.segment)) {
@@ -59,7 +60,7 @@ struct Membership::Connection {
 
   bool says_to_leave() const { return regroup || go || !socket.is_open(); }
 
-  // Reads the messages that are there or arrive within `moment`.
+  // Reads the messages that have arrived or that arrive within `moment`.
   void listen(std::chrono::milliseconds moment) {
     pollfd source{socket.number(), POLLIN, 0};
     ::poll(&source, 1, static_cast<int>(moment.count()));
@@ -126,8 +127,8 @@ std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
                             next.rank, size, wait_seconds_, true, AfterFailure::leave_it_to_the_launcher);
 }
 
-// In each epoch, the names at the meeting place and the token of rank 0 are new. So no listening socket admits a late
-// rank of an older epoch.
+// In each epoch, the names at the meeting place and rank 0's token are new. Therefore a late rank of an older epoch
+// cannot connect to a listening socket of this one.
 std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point job_started) {
   Lifeline& lifeline = *connection_->lifeline;
   const auto started = steady_clock::now();

@@ -1,8 +1,8 @@
 // A rank's side of a job whose ranks come and go (launch_healing_ranks, launch_healing_machine). The launcher gives
-// each process a number, which is initially its rank, and reuses numbers only if the job begins again. An epoch is one
-// composition of the job. The epoch's members are processes, sorted by number, and a process' rank is its position
-// among them. When a rank fails, the launcher ends the rank's process. The waits of all other ranks throw RankFailure;
-// these ranks give up the epoch's world and join the next epoch.
+// each process a number, which is initially its rank, and reuses numbers only if the whole job is restarted. An epoch
+// is a period with a fixed set of member processes. A process' rank in an epoch is its position among the members,
+// sorted by number. When a rank fails, the launcher ends its process, and the waits of all other ranks throw
+// RankFailure. These ranks then give up the epoch's world and join the next epoch.
 #pragma once
 
 #include <chrono>
@@ -23,64 +23,65 @@ namespace copus {
 // Used by the rank's main thread.
 class Membership {
  public:
-  // Makes the membership of a rank that such a launcher has started (environment.control), and takes over the inherited
-  // descriptors. `wait_seconds` limits how long this rank waits for other ranks and for the launcher.
-  // `open_meeting_place` opens the place where ranks on several machines meet in each epoch; ranks of one machine do
-  // not need it.
+  // Makes the membership of a rank that one of these launchers has started (environment.control), and takes over the
+  // inherited descriptors. `wait_seconds` limits how long this rank waits for other ranks and for the launcher.
+  // `open_meeting_place` opens the place where ranks on several machines meet in each epoch; it is not needed if all
+  // ranks are on one machine.
   Membership(const RankEnvironment& environment, double wait_seconds, OpenMeetingPlace open_meeting_place = {});
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Joins the next epoch, at first the first one, and returns its world. Returns null if this process is to end,
-  // because it asked to leave or the job is done. Blocks until all other members have left the previous epoch. Throws
-  // RankFailure if the launcher does not answer within `wait_seconds` or has ended the job.
+  // Joins the next epoch (in the first call, the first one) and returns its world. Returns null if this process should
+  // end, because it asked to leave or the job is done. Blocks until all other members have left the previous epoch.
+  // Throws RankFailure if the launcher does not answer within `wait_seconds` or has ended the job.
   //
-  // The previous epoch's world must be destroyed before. If it is destroyed while an exception other than RankFailure
-  // unwinds the stack, this rank has failed.
+  // The caller must destroy the previous epoch's world before this call. If that world is destroyed while an exception
+  // other than RankFailure unwinds the stack, this rank counts as failed.
   //
   // If ranks on several machines cannot meet because one of them has failed, all operations of the returned world throw
   // RankFailure.
   //
-  // After a failure the world's watchdog does not end this process. The launcher ends it if the process does not call
-  // join_next() within 10 s, or within two steps if that is longer.
+  // After a failure, this process is not ended by its world's watchdog. Instead the launcher ends it if it does not
+  // call join_next() within 10 s, or within two steps if that is longer.
   std::unique_ptr<World> join_next();
 
   // The epoch that was joined last.
   const Epoch& epoch() const { return epoch_; }
   int64_t process() const { return process_; }
-  // Whether this process has joined, or is about to join, after the first epoch.
+  // Whether this process was started after the first epoch had begun.
   bool is_newcomer() const { return is_newcomer_; }
 
   // Returns whether the launcher asks all members to leave this epoch, because a newcomer waits or a member wants to
   // leave. Rank 0 calls it between two steps. Does not block.
   bool regroup_wanted();
-  // Returns whether the job is to stop, because the launcher received a signal, all members want to leave, or the
-  // launcher is silent. A signal to this rank itself concerns only this rank. To be called between two steps. Does not
-  // block.
+  // Returns whether the job should stop, because the launcher received a signal, all members want to leave, or the
+  // launcher is silent. A signal to this rank's own process does not count: it concerns only this rank. Call this
+  // between two steps. Does not block.
   bool stop_wanted();
-  // Waits as a rank that the layout cannot use, with the world of this epoch. Returns when the epoch is to end: the
-  // launcher asks for it, the job is done, or a rank has failed. Asks to leave when `wants_to_leave` returns true.
+  // For a rank that the current layout does not use: waits, in the world of this epoch, until the epoch should end
+  // because the launcher asks for it, the job is done, or a rank has failed. Calls ask_to_leave() when `wants_to_leave`
+  // returns true.
   void wait_as_spare(World& world, const std::function<bool()>& wants_to_leave);
-  // Asks to leave. In the next epoch this process is among the parting members, and after that join_next() returns
-  // null. The end of this process is then not a failure, and the process is not replaced. The launcher ignores the
-  // request after it has forwarded a signal that ends the job.
+  // Asks to leave. In the next epoch this process is one of the parting members; after that epoch join_next() returns
+  // null. The launcher then neither treats the end of this process as a failure nor replaces the process. The launcher
+  // ignores the request once it has forwarded a signal that ends the job.
   void ask_to_leave();
-  // Asks the launcher to stop the job, because the remaining members cannot take over from leaving members. No process
-  // joins or leaves any more.
+  // Asks the launcher to stop the job, because the remaining members cannot take over the state of leaving members.
+  // After this no process joins or leaves.
   void ask_to_stop();
 
-  // Arenas on this machine that its launcher keeps, also those of ended members, as of the epoch that was joined last.
+  // The arenas that this machine's launcher keeps, including those of ended members. As of the epoch joined last.
   const std::vector<KeptArena>& kept_arenas() const { return kept_; }
-  // Gives this process' arena to the launcher in place of an earlier one. The arena outlives this process.
+  // Gives this process' arena to the launcher, in place of an earlier one. The arena then outlives this process.
   void keep(const StateArena& arena);
-  // Tells the launcher that every member of the epoch has its training state. The launcher then drops the arenas of
+  // Tells the launcher that every member of the epoch now has its training state. The launcher then drops the arenas of
   // ended processes that are not members of the epoch.
   void settled();
-  // Replaces the note for newcomers (Epoch::note), of at most a few thousand bytes. From then on, if all members of a
-  // machine have ended, the launcher starts new processes there.
+  // Sets the note for an epoch whose members are all new (Epoch::note): at most a few thousand bytes, in place of an
+  // earlier note. From the first note on, the launcher starts new processes on a machine whose members have all ended.
   void leave_note(const std::string& note);
-  // Tells the launcher that training has passed its latest step so far.
+  // Tells the launcher that training has passed the furthest step reached so far.
   void advances();
 
  private:

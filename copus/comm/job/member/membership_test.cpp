@@ -19,7 +19,7 @@ namespace {
 
 constexpr double wait_seconds = 60;
 
-// A rank that executes tasks in its own thread, and the launcher's ends of its sockets.
+// A rank that executes tasks on its own thread, and the launcher's ends of the rank's sockets.
 class Rank {
  public:
   Rank(int64_t process, int64_t size, const OpenMeetingPlace& place) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t bytes_of_number = 8;
 constexpr int64_t bits_of_byte = 8;
-constexpr int64_t least_bytes_of_loss = 5 * bytes_of_number;  // a process and a report, whose texts may be empty
+constexpr int64_t least_bytes_of_loss = 5 * bytes_of_number;  // a process and a report with empty texts
 
 }  // namespace
 

@@ -32,7 +32,7 @@ class Unpacker {
   int64_t number();
   double real();
   std::string text();
-  FailureReport report();  // counts as announced
+  FailureReport report();  // the result has `announced` set
   Epoch epoch();
 
   // Marks what has been read as invalid.
@@ -43,7 +43,7 @@ class Unpacker {
   bool is_whole() const { return !cut_off_ && bytes_.empty(); }
 
  private:
-  // The number of items that take at least `least_bytes` each.
+  // Reads the number of items that follow. Invalid if fewer than `least_bytes` are left for each item.
   int64_t count(int64_t least_bytes);
   std::string_view take(int64_t count);
 

@@ -41,7 +41,7 @@ bool is_within_job(int64_t pid, LauncherKind launcher) {
 }
 
 std::optional<Clock::time_point> process_start(int64_t pid) {
-  constexpr int fields_from_state = 20;  // the start, in ticks since the machine's start
+  constexpr int fields_from_state = 20;  // from the state to the start (ticks since the machine booted)
   std::ifstream file(concat("/proc/", pid, "/stat"));
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;

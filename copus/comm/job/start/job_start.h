@@ -1,4 +1,5 @@
-// Finds when a job began. A limit on its wall-clock time counts from this moment, as the scheduler's limit does.
+// Finds out when a job began. A limit on the job's wall-clock time counts from this moment, like the scheduler's own
+// limit.
 #pragma once
 
 #include <chrono>
@@ -13,15 +14,15 @@ namespace copus {
 // When the process began, on the steady clock; empty if the system does not say.
 std::optional<std::chrono::steady_clock::time_point> process_start(int64_t pid);
 
-// Returns whether the launcher started this process for its job. The variables with which the process was started show
-// this. Returns false for another user's process, whose variables are hidden, because it cannot be a script of this
-// user.
+// Returns whether the launcher started process `pid` as part of its job. The environment with which the process was
+// started shows this. Returns false for another user's process: its environment is hidden, and it cannot be a script of
+// this user.
 bool is_within_job(int64_t pid, LauncherKind launcher);
 
 // Returns the time at which the job described by `environment` began on this machine. If Copus, torchrun's agent,
-// SLURM's daemon or mpirun started this process as a rank, this is the start of the launcher; otherwise it is the start
-// of this process. A script between the launcher and this process is treated as the launcher, because it may start
-// several jobs in turn.
+// SLURM's daemon or mpirun started this process as a rank, this is the start of that launcher; otherwise it is the
+// start of this process. But if a script runs between the launcher and this process, the script's start is used,
+// because one launcher may run several jobs in turn through it.
 std::chrono::steady_clock::time_point job_start(const std::optional<RankEnvironment>& environment);
 
 // The variable with which Copus' launchers tell a rank when its job began.

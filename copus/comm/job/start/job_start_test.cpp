@@ -17,8 +17,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An idle process that is started with this variable. posix_spawn() returns while the kernel still sets up the new
-// program. Until that is done, its variables read as its parent's, or as empty.
+// An idle process that is started with one variable. posix_spawn() may return while the kernel is still setting up the
+// new program. Until then, the process' environment reads as that of its parent, or as empty.
 class Sleeper {
  public:
   explicit Sleeper(std::string variable) {

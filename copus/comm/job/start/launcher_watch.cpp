@@ -21,8 +21,8 @@ namespace copus {
 namespace {
 
 constexpr auto look_at_launcher_after = std::chrono::milliseconds(50);
-// All ranks of the machine must notice that the launcher is gone before the first of them ends. Otherwise its end would
-// be reported as a failure.
+// How long a rank waits between noticing that the launcher is gone and ending. By then all ranks of the machine have
+// noticed it too. Otherwise the first rank's end would be reported as a failure.
 constexpr auto until_all_know = std::chrono::milliseconds(400);
 
 class LauncherWatch {
@@ -43,7 +43,7 @@ class LauncherWatch {
   }
 
  private:
-  // Waits, and returns whether this process ends meanwhile.
+  // Waits for `time`. Returns true if this process ends meanwhile.
   bool pause(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, time, [this] { return stopping_; });

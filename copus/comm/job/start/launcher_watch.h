@@ -1,18 +1,21 @@
-// Watches whether the launcher of this process is gone or stopped. In both cases nobody forwards signals to this
-// process any more. If Copus' own launcher is gone, the kernel ends its ranks. Processes that torchrun's agent or
-// SLURM's daemon started (ranks, or a launcher of Copus) end themselves.
+// Watches whether the launcher of this process is gone or stopped: then nobody forwards signals to this process any
+// more. When the launcher is Copus' own, the kernel ends its ranks with it. When it is torchrun's agent or SLURM's
+// daemon, the processes that it started (ranks, or a launcher of Copus) end themselves.
 #pragma once
 
 #include "copus/comm/job/start/launcher.h"
 
 namespace copus {
 
-// Begins to watch the parent of this process, for as long as this process lives; later calls do nothing. When the
-// parent is gone, this process sends itself SIGTERM, so that a run ends in order, with a checkpoint. When the parent is
-// stopped, the job continues. The first process of each machine reports either case in a line on stderr. After the
-// parent has gone, failures that follow from it are not reported. Three kinds of processes are not watched: processes
-// started by hand, ranks of mpirun, which handles this itself, and ranks that have a lifeline (lifeline.h). The
-// watching thread receives no signals.
+// Watches the parent of this process from now until this process ends; later calls do nothing. The watching thread
+// receives no signals.
+//
+// When the parent is gone, this process sends itself SIGTERM, so that the run ends in order, with a checkpoint.
+// Failures that follow from this are not reported. When the parent is stopped, the job continues. In both cases the
+// first process of each machine prints a line on stderr.
+//
+// Three kinds of processes are not watched: processes started by hand, ranks of mpirun (which handles this itself), and
+// ranks that have a lifeline (lifeline.h).
 void watch_launcher(const RankEnvironment& environment);
 
 }  // namespace copus

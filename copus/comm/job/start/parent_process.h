@@ -11,7 +11,7 @@ class ParentProcess {
   ParentProcess();
 
   int64_t pid() const { return pid_; }
-  // Whether it has ended: then this process has another parent.
+  // Whether the original parent has ended, so that this process has been given another parent.
   bool is_gone() const;
   // Checks the parent, `seconds` after the previous check. Returns true once for each stop that lasts two seconds. At
   // most half a second between two checks is counted, because this process may have been stopped too.

@@ -8,7 +8,7 @@ namespace copus {
 
 class PollTimer {
  public:
-  // Returns the seconds since the previous call, at first since the construction.
+  // Returns the seconds since the previous call or, in the first call, since the construction.
   double next() {
     const auto now = std::chrono::steady_clock::now();
     return std::chrono::duration<double>(now - std::exchange(polled_at_, now)).count();

@@ -130,13 +130,14 @@ RankEnvironment read_torchrun(const Variables& variables) {
   result.master_address = *address;
   result.master_port = variables.required_integer("MASTER_PORT", 1, largest_port, "MASTER_ADDR");
   result.launcher_serves_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  result.has_agent = variables.has("TORCHELASTIC_RUN_ID");  // users may set RANK by hand in a shell, which may end
+  result.has_agent = variables.has("TORCHELASTIC_RUN_ID");  // a shell in which RANK is set may end first
   result.attempt = variables.text("TORCHELASTIC_RUN_ID").value_or("") + "/" +
                    variables.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return result;
 }
 
-// If the launcher names no place, the ranks meet where the user says, or on this machine if all ranks are here.
+// If the launcher names no meeting place, the ranks meet at the address that the user has set or, if all ranks are on
+// this machine, on this machine.
 void choose_meeting_place(const Variables& variables, const std::string& job, RankEnvironment* environment) {
   environment->attempt = job;
   const bool one_machine = environment->local_world_size == environment->world_size;
@@ -155,8 +156,8 @@ RankEnvironment read_open_mpi(const Variables& variables) {
   return result;
 }
 
-// Returns the number of ranks on the node-th machine, from SLURM's run-length notation: "4,2(x3)" is 4, 2, 2, 2. Empty
-// if the list cannot be read or is too short.
+// Returns the number of ranks on machine `node` from SLURM's run-length notation: "4,2(x3)" means 4, 2, 2, 2. Returns
+// nothing if the list cannot be read or is too short.
 std::optional<int64_t> tasks_on_node(std::string_view list, int64_t node) {
   while (!list.empty()) {
     const std::string_view entry = list.substr(0, list.find(','));
@@ -208,7 +209,7 @@ RankEnvironment read_slurm(const Variables& variables) {
         "SLURM_TASKS_PER_NODE and SLURM_NTASKS_PER_NODE is set; start the ranks with "
         "srun --ntasks-per-node=N");
   }
-  // SLURM_NTASKS_PER_NODE is the user's option: one number for all machines.
+  // SLURM_NTASKS_PER_NODE is the user's option: a single number that applies to every machine.
   const bool one_for_all = list_name == std::string_view("SLURM_NTASKS_PER_NODE");
   const std::optional<int64_t> local_size = tasks_on_node(*list, one_for_all ? 0 : node);
   if (!local_size || *local_size < 1) {
@@ -229,8 +230,8 @@ RankEnvironment read_slurm(const Variables& variables) {
   return result;
 }
 
-// If a user exported RANK and WORLD_SIZE by hand, they must agree with the launcher around them. torchrun's values need
-// not agree: one task of SLURM or of mpirun may be a torchrun that starts several ranks.
+// If a user exported RANK and WORLD_SIZE by hand, they must agree with the variables of the launcher that runs this
+// process. Values from torchrun need not agree: a task of SLURM or mpirun may be a torchrun that starts several ranks.
 void check_same_rank(const Variables& variables, const RankEnvironment& by_hand) {
   if (variables.has("TORCHELASTIC_RUN_ID")) return;
   std::optional<RankEnvironment> around;
@@ -270,7 +271,7 @@ void check_no_rank(const Variables& variables) {
     variables.required_integer("SLURM_PROCID", 0, most_ranks, because);
     if (!is_one_of_several) variables.required_integer("SLURM_STEP_NUM_TASKS", 2, most_ranks, because);
   }
-  // torchrun takes its options from such variables, which Kubernetes sets. "1:4" is a range.
+  // torchrun also reads its options from PET_* variables, which Kubernetes sets. "1:4" is a range of machine counts.
   if (const auto nodes = variables.text("PET_NNODES"); nodes && *nodes != "1" && *nodes != "1:1") {
     throw UserError(
         concat("the environment variable PET_NNODES (", *nodes, ") describes a job of several machines, and ",
@@ -307,7 +308,7 @@ void check_no_rank(const Variables& variables) {
 }
 
 // Throws UserError unless the descriptors that the variables name come from Copus' launcher. Only the launcher's own
-// ranks get these descriptors. In any other process that inherits the variables, they refer to nothing.
+// ranks have these descriptors. Any other process that inherits the variables does not.
 void check_inherited(const RankEnvironment& environment) {
   const auto check = [](const char* name, int descriptor, mode_t kind) {
     struct stat status{};

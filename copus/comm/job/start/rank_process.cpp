@@ -51,7 +51,7 @@ SignalSource::SignalSource() {
   COPUS_CHECK(descriptor_.is_open(), std::strerror(errno));
 }
 
-// Also reads signals that came too late for the ranks, so that they do not end this process instead.
+// Reads and drops signals that came too late to be forwarded, so that they do not end this process.
 SignalSource::~SignalSource() {
   while (next()) {
   }
@@ -153,7 +153,7 @@ RankProcess& RankProcesses::start(const RankStart& start) {
   }
   if (pid == 0) become_rank(launcher, write_end.number(), start.inherited, argument_pointers, variable_pointers);
   if (group_ == 0) group_ = pid;
-  ::setpgid(pid, group_);  // both processes do it, because neither may continue before it is done
+  ::setpgid(pid, group_);  // parent and child both call this, because neither may continue before it is done
   return processes_.emplace_back(start.number, pid, ErrorLines(start.prefix, std::move(read_end)));
 }
 
@@ -207,7 +207,7 @@ void RankProcesses::wait_for_news(const std::vector<int>& others) const {
   ::poll(sources.data(), sources.size(), std::chrono::milliseconds(look_for_news_after).count());
 }
 
-// Forwards each occurrence of a signal once, although it may arrive in two ways.
+// Forwards each occurrence of a signal once, although it may arrive both directly and through the deciding launcher.
 void RankProcesses::pass_on(int signal) {
   Arrivals& arrivals = arrivals_[signal];
   if (std::max(arrivals.here, arrivals.from_above) == arrivals.passed_on) return;
@@ -265,13 +265,14 @@ std::optional<std::string> RankProcesses::judge_end(const ProcessEnd& process, b
 int RankProcesses::conclude(const FailureReport& failure, const ConcludedProcess& first,
                             const std::optional<ConcludedProcess>& failed) const {
   if (failed && failed->end.exited_with(users_mistake)) {
-    // If it is rank 0, its message has already been printed. Otherwise rank 0 may have found the same mistake.
+    // A mistake of rank 0 has already been printed. Other ranks' messages were held back, because rank 0 may have found
+    // the same mistake.
     const bool is_told = first.speaks_here && first.end.exited_with(users_mistake);
     if (!is_told) write_all(STDERR_FILENO, failed->held_back);
     return users_mistake;
   }
   if (failed && failed->end.killed_by(passed_on_)) {
-    // The user's second Ctrl-C, or a signal before the ranks could handle it.
+    // The signal is the user's second Ctrl-C, or it arrived before the ranks had installed their handlers.
     return WTERMSIG(failed->end.status) == SIGINT ? interrupted : asked_to_stop;
   }
   announce(failure);

@@ -48,17 +48,17 @@ class SignalSource {
   Descriptor descriptor_;
 };
 
-// Forwards a rank's stderr, with the rank before each line. Messages about the user's mistakes are held back, because
-// all ranks find the same mistakes and the first rank prints them.
+// Forwards a rank's stderr, and puts the rank before each line. Messages about the user's mistakes are held back: all
+// ranks find the same mistakes, and only the first rank should print them.
 class ErrorLines {
  public:
-  // `source` is not open if the process uses the launcher's stderr itself.
+  // `source` is not open if the process writes directly to the launcher's stderr.
   ErrorLines(std::string prefix, Descriptor source) : prefix_(std::move(prefix)), source_(std::move(source)) {}
 
   int descriptor() const { return source_.number(); }
   const std::string& held_back() const { return held_back_; }
 
-  // From now on the process is another rank or, with an empty prefix, the first of all.
+  // Sets the prefix when the process becomes another rank. The prefix is empty for the job's first rank.
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
   // Forwards everything that is available, without waiting.
   void forward();
@@ -86,7 +86,7 @@ struct RankProcess : ProcessEnd {
   RankProcess(int64_t its_number, pid_t its_pid, ErrorLines its_errors)
       : number(its_number), pid(its_pid), errors(std::move(its_errors)) {}
 
-  // Sends it a signal, unless it has ended.
+  // Sends a signal to the process, unless it has ended.
   void signal(int number_of_signal);
 
   int64_t number;
@@ -98,27 +98,27 @@ struct RankProcess : ProcessEnd {
 // The properties of a process that conclude() needs.
 struct ConcludedProcess {
   ProcessEnd end;
-  std::string held_back;     // its message about the user's mistake that was not forwarded
-  bool speaks_here = false;  // its messages about mistakes are forwarded immediately
+  std::string held_back;     // its message about a user's mistake, if it was not forwarded
+  bool speaks_here = false;  // whether its messages about user's mistakes are forwarded immediately
 };
 
 struct RankStart {
   int64_t number = 0;
-  std::string prefix;                  // of its lines on stderr; empty: it uses the launcher's stderr itself
+  std::string prefix;                  // of its lines on stderr; empty: it writes directly to the launcher's stderr
   std::vector<std::string> variables;  // NAME=value, in addition to the launcher's own
   std::vector<int> inherited;          // descriptors that exec must not close
 };
 
-// The ranks' processes. They are children of this process in a separate process group, so a terminal sends Ctrl-C only
-// to the launcher, which forwards it once. Threads of this process must not be started before this object, because they
-// would receive the signals. The destructor leaves no process running, except processes that hang in the kernel.
+// The ranks' processes. They are children of this process in their own process group, so a terminal sends Ctrl-C only
+// to the launcher, which forwards it once. This object must be constructed before this process starts threads, because
+// those threads would receive the signals. The destructor ends all processes, except those that hang in the kernel.
 class RankProcesses {
  public:
-  // How long a killed process may take to end. A process that hangs in the kernel, for example because a network file
-  // system does not answer, never computes again. After this time it is treated as ended.
+  // How long a killed process may take to end. After this time it is treated as ended: it hangs in the kernel, for
+  // example because a network file system does not answer, and will never compute again.
   static constexpr std::chrono::seconds ends_within{10};
 
-  // `arguments`: of this program, which each process runs.
+  // `arguments`: the command line of this program, with which each rank is started.
   explicit RankProcesses(const std::vector<std::string>& arguments);
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
@@ -131,28 +131,31 @@ class RankProcesses {
   bool all_ended() const;
   // Returns the processes that have ended since the last call. Killed processes that hang for too long count as ended.
   std::vector<RankProcess*> reap();
-  // Returns when there is a signal, output or something from `others`, or when it is time for the next check.
+  // Returns when there is a signal or output, when one of the descriptors `others` is readable, or when it is time for
+  // the next check.
   void wait_for_news(const std::vector<int>& others) const;
-  // Reads pending signals, and forwards and returns those that are meant for all ranks (see passed_on()).
+  // Reads pending signals. Forwards and returns those that are meant for all ranks (see passed_on()).
   std::vector<int> take_signals();
-  // Forwards a signal that came to the deciding launcher. A signal that is sent to all machines reaches a rank's
-  // launcher in two ways. The ranks get it only once, because a second SIGINT would kill them.
+  // Forwards a signal that the deciding launcher has received. A signal that is sent to all machines reaches this
+  // launcher twice: directly and from the deciding launcher. The ranks must get it only once, because a second SIGINT
+  // would kill them.
   void pass_on_from_above(int signal);
   void forward_errors();
   void finish_errors();
 
   const std::set<int>& passed_on() const { return passed_on_; }
-  // Why the end of a process is a failure; empty if it is not. `in_the_middle`: it had not left the job yet.
+  // Returns why the end of a process is a failure; nothing if it is not. `in_the_middle`: the process had not left the
+  // job.
   std::optional<std::string> judge_end(const ProcessEnd& process, bool in_the_middle) const;
-  // Reports a failed job to the user and returns its exit code. `first` is the job's rank 0; `failed` is the process
-  // that the report names, if any.
+  // Reports a failed job to the user and returns the job's exit code. `first` is rank 0 of the job. `failed` is the
+  // process that the report names, if any.
   int conclude(const FailureReport& failure, const ConcludedProcess& first,
                const std::optional<ConcludedProcess>& failed) const;
 
  private:
   [[noreturn]] void become_rank(pid_t launcher, int errors, const std::vector<int>& inherited,
                                 const std::vector<char*>& arguments, const std::vector<char*>& variables) const;
-  // How often a signal has arrived.
+  // How often a signal has arrived in each of the two ways.
   struct Arrivals {
     int64_t here = 0, from_above = 0;
     int64_t passed_on = 0;

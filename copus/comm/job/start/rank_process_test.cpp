@@ -21,7 +21,7 @@
 
 namespace {
 
-// This process hangs in the kernel: waitpid() never reports its end.
+// This process seems to hang in the kernel: the test's waitpid() never reports its end.
 std::atomic<pid_t> hanging = 0;
 
 }  // namespace
@@ -38,7 +38,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The processes run the test that starts them. There they do nothing until they are killed.
+// Set in a child process, which runs the same test program but does nothing until it is killed.
 constexpr const char* is_rank = "COPUS_TEST_IS_RANK";
 
 void sleep_where_this_is_a_rank() {

@@ -30,7 +30,7 @@ bool send_signal(int64_t pid) {
   return ::kill(static_cast<pid_t>(pid), Signal) == 0;
 }
 
-// Much shorter than the time after which a rank counts as failed.
+// The pause is much shorter than the time after which a rank counts as failed.
 bool pause_briefly(int64_t pid) {
   if (!send_signal<SIGSTOP>(pid)) return false;
   std::this_thread::sleep_for(milliseconds(300));
@@ -56,7 +56,8 @@ bool set_limit(int64_t pid, __rlimit_resource resource) {
 // Further mappings of memory throw std::bad_alloc.
 bool take_memory(int64_t pid) { return set_limit(pid, RLIMIT_AS); }
 
-// The descriptor by which a rank hears its launcher, from the rank's environment; -1 if there is none.
+// The descriptor through which a rank receives its launcher's messages, from the rank's environment; -1 if there is
+// none.
 int control_descriptor(int64_t pid) {
   std::ifstream environment(concat("/proc/", pid, "/environ"), std::ios::binary);
   const std::string name = "COPUS_CONTROL=";
@@ -76,8 +77,8 @@ Descriptor open_file_of(int64_t pid, int number) {
 
 Descriptor control_socket(int64_t pid) { return open_file_of(pid, control_descriptor(pid)); }
 
-// Finds the launcher's end of the socket pair. The two ends of a pair are made one right after the other, so their
-// inode numbers, by which the system names a process' open files, are neighbours.
+// Finds the launcher's end of the socket pair. The two ends of a pair are made one right after the other. The system
+// names open sockets by inode number, so the two ends have neighbouring numbers.
 Descriptor launchers_end(int64_t pid) {
   struct stat ours{};
   const Descriptor socket = control_socket(pid);

@@ -1,4 +1,4 @@
-// Lists the faults that strike the processes of a training job to test healing, and the required results.
+// Lists the faults that are injected into the processes of a training job, and the required result of each.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace copus {
 
 enum class Aftermath {
   healed,              // the job continues without the process
-  unharmed,            // the job continues as it is, and no rank counts as failed
-  healed_or_unharmed,  // either, depending on whether the process needed what it lost
+  unharmed,            // the job continues with all processes, and no rank counts as failed
+  healed_or_unharmed,  // either one, because the process may not need what it lost
   stopped,             // the job ends in order, with a checkpoint
   ended,               // all processes of the job are soon gone
 };
@@ -17,9 +17,9 @@ enum class Aftermath {
 struct FaultKind {
   const char* name;
   bool strikes_launcher;  // rather than a rank
-  bool is_told;           // whether the job reports that a rank has failed, if it heals
+  bool is_told;           // whether a job that heals also reports that a rank has failed
   Aftermath aftermath;
-  // Strikes a process. Returns whether it existed. Takes as long as the fault lasts.
+  // Strikes a process, and returns when the fault is over. Returns whether the process existed.
   bool (*strike)(int64_t pid);
 };
 

@@ -1,5 +1,5 @@
 // Writes the output of `copus selftest --faults`, as text or as one JSON object. The text has a line for each run and
-// each failure, and at the end how soon each kind of fault was healed.
+// each failure, and ends with how soon the job recovered from each kind of fault.
 #pragma once
 
 #include <nlohmann/json.hpp>

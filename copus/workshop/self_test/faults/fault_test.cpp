@@ -27,11 +27,11 @@ using std::chrono::steady_clock;
 constexpr int64_t steps_per_run = 300;
 constexpr int64_t switch_every = 10;  // steps
 constexpr int64_t corpus_bytes = 1 << 16;
-// Relative, of losses. Losses of other layouts are equal to rounding, here 1e-8, which grows over the steps. The
-// learning rate is low enough for stable training; at 1e-3 losses of the same run spike at different steps.
+// Relative tolerance of losses. Losses in different layouts are equal up to rounding, here 1e-8, which grows over the
+// steps. The learning rate is low enough for stable training; at 1e-3, losses of the same run spike at different steps.
 constexpr double tolerance = 1e-5;
 constexpr auto look_interval = std::chrono::microseconds(500);
-// Limits for waiting. They do not define good results, and only detect what never happens.
+// Limits for waiting, in seconds. They only detect what never happens, and say nothing about good results.
 constexpr double start_limit = 120, heal_limit = 30, gone_limit = 30, phase_limit = 2;
 // After a fault that should be harmless, no rank may be reported as failed for this many seconds.
 constexpr double harm_limit = 1;
@@ -65,7 +65,7 @@ device = { matmul_teraflops = 0.1 }
 
 struct Layout {
   int64_t data, tensor, pipeline, zero;
-  bool moves = false;  // changes into another layout every few steps
+  bool moves = false;  // whether the job changes its layout every few steps
 };
 
 std::string to_string(const Layout& layout) {
@@ -73,7 +73,7 @@ std::string to_string(const Layout& layout) {
                       : concat("d=", layout.data, ",t=", layout.tensor, ",p=", layout.pipeline, ",zero=", layout.zero);
 }
 
-// Phases in which ranks are struck, as words in the places that they report. Empty: anywhere.
+// Phases in which ranks are struck, as they appear in the places that ranks report. Empty: in any phase.
 constexpr std::array phases = {"forward",
                                "backward",
                                "the gradient's norm",
@@ -125,7 +125,7 @@ class FaultTest {
   std::vector<Layout> layouts_;
   std::map<std::string, std::vector<StepRecord>> unharmed_;  // by layout
   std::optional<WatchedJob> job_;
-  bool has_lasting_harm_ = false;  // a process of the job has lost something, and may fail because of it later
+  bool has_lasting_harm_ = false;  // a process has lost something and may fail because of it later
   int64_t given_ = 0;              // number of faults so far
 
   size_t random_below(size_t count) { return random_() % count; }
@@ -236,7 +236,7 @@ class FaultTest {
       if (*job_->exit_code() == 0 || (!outcome && !has_lasting_harm_)) break;
       start_again(layout, run);
     }
-    // A lasting fault may end the job later, too.
+    // A fault with lasting effects may end the job later.
     while (has_lasting_harm_ && result.failure.empty() && wait_for_end() && job_->exit_code() != 0) {
       start_again(layout, run);
     }
@@ -278,7 +278,7 @@ class FaultTest {
     }
   }
 
-  // The process to strike, with its reported place; empty if the job has ended.
+  // Returns the rank to strike, with the place that it has reported; nothing if the job has ended.
   std::optional<WatchedJob::Rank> find_victim(const std::string& phase) {
     std::optional<WatchedJob::Rank> victim;
     const auto is_there = [&](const WatchedJob::Rank& rank) {
@@ -333,12 +333,13 @@ class FaultTest {
         break;
       case Aftermath::healed:
         outcome.was_harmed = wait_until(heal_limit, kind.is_told ? std::function<bool()>(is_named) : has_changed);
-        // A rank that is cut off cannot report that it wants to leave.
+        // A rank without connection to its launcher cannot report that it wants to leave.
         if (!outcome.was_harmed && (kind.is_told || !has_lasting_harm_)) outcome.failure = "nobody notices";
         break;
       case Aftermath::stopped:
       case Aftermath::ended:
-        // A signal ends a process that is only about to become a rank, as in any program, and the other ranks continue.
+        // The process may not have become a rank yet. A signal then ends it as it ends any program, and the other ranks
+        // continue.
         outcome.was_harmed = wait_until(gone_limit, [&] {
           const bool is_one_less = !kind.strikes_launcher && !victim->has_come && is_named();
           return is_one_less || job_->exit_code();
@@ -368,7 +369,7 @@ class FaultTest {
     }
   }
 
-  // The launcher has ended.
+  // Judges the outcome when the launcher has ended.
   void end(steady_clock::time_point struck, const WatchedJob::Rank& victim, FaultOutcome& outcome) {
     constexpr int users_mistake = 2, asked_to_stop = 75, interrupted = 130, killed = 128 + SIGKILL;
     const int code = *job_->exit_code();
@@ -386,9 +387,10 @@ class FaultTest {
     }
     outcome.gone_seconds = seconds_since(struck);
     const bool is_told_to_stop = code == asked_to_stop || code == interrupted;
-    // Before all ranks have met, the others have nothing to continue from. A rank that runs out of memory reports a
-    // user's mistake, and is not replaced. If rank 0 is cut off from the launcher, it takes a stop signal as the end of
-    // the job. Lasting faults may show only now.
+    // The job may rightly end in these cases: (a) not all ranks had met yet, so there was nothing to continue from; (b)
+    // a rank ran out of memory, which it reports as a user's mistake, so it is not replaced; (c) rank 0 lost the
+    // connection to its launcher, and takes a stop signal as the end of the job. The effect of an earlier fault may
+    // show only now.
     bool is_right = !victim.has_come || (has_lasting_harm_ && (code == users_mistake || code == asked_to_stop));
     if (outcome.kind->aftermath == Aftermath::ended) is_right = code == killed;
     if (outcome.kind->aftermath == Aftermath::stopped) is_right = is_right || is_told_to_stop;

@@ -1,4 +1,5 @@
-// A training job that is struck by faults repeatedly: whether it continues as if nothing had happened, and how soon.
+// A training job whose processes are killed, stopped or damaged repeatedly. Tests whether it continues as if nothing
+// had happened, and how soon.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +25,10 @@ struct FaultTestOptions {
 // The result of one fault.
 struct FaultOutcome {
   const FaultKind* kind = nullptr;
-  std::string place;                       // of the struck process, as it reported it
+  std::string place;                       // where the struck process was, as it reported itself
   bool was_harmed = false;                 // whether the job had to heal or end
   std::optional<double> named_seconds{};   // from the fault until the job knew which rank had failed
-  std::optional<double> healed_seconds{};  // until all ranks trained, from then, or from the fault if none was named
+  std::optional<double> healed_seconds{};  // from then (or from the fault) until all ranks trained
   std::optional<double> gone_seconds{};    // from the fault until no process of the job remained
   std::string failure{};                   // empty: as expected
 };
@@ -36,7 +37,7 @@ struct FaultOutcome {
 struct FaultedRun {
   std::string layout;
   int64_t steps = 0;
-  double relative_difference = 0;  // the largest of any loss from that of a run without faults
+  double relative_difference = 0;  // the largest relative difference of a loss from the run without faults
   std::string failure{};           // empty: every step is logged once, with the same samples and losses
 };
 
@@ -48,8 +49,8 @@ class FaultListener {
 };
 
 // Starts runs of this program, strikes their processes at random and at chosen moments (docs/parallelism.md, "When a
-// rank fails"), and reports the results to the listener. Throws UserError if a run does not work even without faults,
-// and Interrupted (watched_job.h).
+// rank fails"), and reports the results to the listener. Throws UserError if a run fails even without faults, and
+// Interrupted (watched_job.h) if the user stops the test.
 void run_fault_test(const FaultTestOptions& options, FaultListener& listener);
 
 }  // namespace copus

@@ -25,8 +25,8 @@ class WatchedJob {
     bool is_waiting = false;  // for other ranks
   };
 
-  // Starts this program with `arguments`, and appends its output to the file `output`. The job ends together with
-  // `processes`, which must contain no other job.
+  // Starts this program with `arguments`, and appends its output to the file `output`. The job is killed when
+  // `processes` is destroyed, so `processes` must contain no other job.
   WatchedJob(ChildProcesses& processes, const std::vector<std::string>& arguments, const std::filesystem::path& output);
 
   int64_t launcher() const { return launcher_; }
