@@ -36,7 +36,7 @@ class LayerCalculation {
                  : shape_.recompute == Recompute::attention
                      ? bytes(use_.kept_without_attention, of_blocks) + other_streams
                      : stream_;
-    // The rank works on one block at a time.
+    // The residual stream of one block at a time, and the inner tensors of all blocks.
     layer.working = bytes(use_.working, 1) + (norms_heads ? bytes(use_.working_of_normed_heads, 1) : 0) +
                     (all_kept - layer.kept) + bytes({.gathered = gathered_inputs()}, 1) +
                     bytes({.gathered = shape_.sequence_parallel ? use_.gathered_working : 0}, 1);

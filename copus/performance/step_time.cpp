@@ -445,7 +445,7 @@ MatrixUpdateSeconds StepTimeModel::matrix_update(const ParallelStrategy& strateg
   if (system_.whole_matrices.newton_schulz_steps == 0) return {};
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
   const auto [found, is_new] = matrix_updates_.try_emplace(
-      {strategy.data_parallel, strategy.tensor_parallel, p, num_stages, sharing_ranks(strategy)});
+      {strategy.data_parallel, strategy.tensor_parallel, p, num_stages, strategy.optimizer_shards()});
   if (!is_new) return found->second;
   const std::vector<LayerRange>& ranges = stages(num_stages);
   for (int64_t rank = 0; rank < p; ++rank) {

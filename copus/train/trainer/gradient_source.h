@@ -32,7 +32,7 @@ class GradientSource {
   // must be zero. Every rank calls it.
   virtual StepGradients compute(const ProbePlan& plan, double loss_scale) = 0;
 
-  // Sets the seconds of a step on which all ranks have agreed, if they are not the measured ones.
+  // On the modelled clock, replaces the measured seconds of a step by the model's.
   virtual void set_seconds(StepAgreement& /*agreed*/) {}
 };
 

@@ -31,8 +31,9 @@ class SwitchMethod {
   // Prepares a switch, or refuses it.
   virtual PendingSwitch prepare(const SwitchIntent& intent) = 0;
 
-  // Makes a switch that was not refused, except for the change of RankTraining::configuration(). Completes the report.
-  // Returns the seconds that the switch takes on the run's clock.
+  // Makes a switch that was not refused, and completes the report. If the layout changes, it also sets
+  // RankTraining::state, which the ranks' survivors need; otherwise the caller does that afterwards. Returns the
+  // seconds that the switch takes on the run's clock.
   virtual double commit(PendingSwitch& pending, SwitchReport& report) = 0;
 };
 

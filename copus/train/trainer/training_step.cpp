@@ -34,9 +34,11 @@ StepRecord TrainingStep::run(const StopQuestion& stop) {
   const StepGradients gradients = gradients_.compute(plan, loss_tokens > 0 ? 1 / static_cast<double>(loss_tokens) : 0);
 
   // All ranks agree on the step's numbers.
-  StepReport report = measure(gradients);
+  StepReport report;
+  report.squared_norm = measure_norm();
   std::optional<DualNormsOfStep> dual;
   if (loss_tokens > 0) dual = prepare_update(report.squared_norm, plan);
+  add_sums(gradients, report);
   training_.recorder.wait_at("waiting for all ranks");
   report.stop = stop ? stop() : StopReason::none;
   report.begin = training_.clock.begun_at();
@@ -62,21 +64,23 @@ StepRecord TrainingStep::run(const StopQuestion& stop) {
   return record;
 }
 
-// Returns this rank's part of the sums on which the ranks agree.
-StepReport TrainingStep::measure(const StepGradients& gradients) {
-  RankModel& model = *training_.model;
+// Returns this rank's part of the gradient's squared norm. The host waits for a GPU here, as every rank must before the
+// ranks agree. The norm is the last of the device's work, so all earlier work is done as well.
+ExactSum TrainingStep::measure_norm() {
   training_.recorder.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer},
                            "the gradient's norm");
-  StepReport report;
-  // Only here does the host wait for a GPU. Every rank must do so before the ranks agree. The norm is the last of the
-  // device's work, so all earlier work is done as well.
-  report.squared_norm = model.optimizer->squared_gradient_norm();
+  return training_.model->optimizer->squared_gradient_norm();
+}
+
+// Adds this rank's part of the other sums on which the ranks agree. On a GPU, reading the losses waits for the work on
+// whole matrices.
+void TrainingStep::add_sums(const StepGradients& gradients, StepReport& report) {
+  RankModel& model = *training_.model;
   report.small_squared_norms = gradients.small_squared_norms;
   report.small_squared_norms.add(model.probe.take());
   if (model.groups.here().tensor == 0) {
     for (const at::Tensor& losses : gradients.losses) report.loss.add(add_up(losses));
   }
-  return report;
 }
 
 // As RankModel::prepare_update.

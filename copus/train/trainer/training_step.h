@@ -32,7 +32,8 @@ class TrainingStep {
   const UpdateRule& rule() const { return completion_.rule(); }
 
  private:
-  StepReport measure(const StepGradients& gradients);
+  ExactSum measure_norm();
+  void add_sums(const StepGradients& gradients, StepReport& report);
   std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, const ProbePlan& plan);
   StepAgreement agree(const StepReport& report, int64_t loss_tokens, const std::optional<DualNormsOfStep>& dual);
   void gather_seconds_of_step();
