@@ -83,8 +83,8 @@ MemoryUse copus_memory_use() {
   use.working_of_normed_heads = {.query = 1, .key_value = 2};
   // Waiting for W: the inputs of the four linear layers and the gradients of their outputs.
   use.waiting = {.gathered = 4, .query = 2, .key_value = 2, .feed_forward = 1, .feed_forward_inputs = 1};
-  // Logits become their gradient in place, piece by piece. The head keeps the two terms of the stream, their sum, its
-  // norm and the gradient.
+  // The gradient of the logits overwrites the logits, piece by piece. The head keeps five tensors as wide as the hidden
+  // size: the residual stream, the last block's output, their sum, the final norm's output, and a gradient.
   use.logit_bytes = 4;
   use.logits_at_once = logits_at_once_on_cpu;
   use.head_hidden = 5;

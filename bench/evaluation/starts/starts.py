@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What happens to runs that begin as users copy it from the examples of other trainers? Simulated, not measured.
+"""What happens to runs that start with settings copied from other trainers' examples? Simulated, not measured.
 
     bench/evaluation/starts/starts.py run [--program build/copus] [--draws FIRST-LAST]
     bench/evaluation/starts/starts.py table
 
 README.md in this folder states what is judged. `run` simulates draw by draw, one run after the other, and appends each
-arm to results/rows.jsonl. It does not repeat rows that are there, so it may be interrupted. After a change of the
-program remove this file. `table` prints the tables of docs/evaluation.md.
+arm to results/rows.jsonl. It skips rows that this file already has, so it may be interrupted. After a change of the
+program, delete results/rows.jsonl. `table` prints the tables of docs/evaluation.md.
 """
 
 import argparse

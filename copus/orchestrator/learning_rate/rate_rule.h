@@ -31,9 +31,9 @@ std::string describe(const NoiseBelief& noise);
 // The rule by which the run's learning rate follows its batch.
 RateRule rate_rule_of(const JobConfig& config);
 
-// Returns the cap of the learning rate with which a run begins in this batch. The critical batch is still unknown, so
-// the cap is this batch (or the reference batch, if it is larger). The run gets the rate that the rule gives for this
-// batch, and larger batches get no larger rate.
+// Returns the batch above which the learning rate no longer grows, for a run that begins in `batch`. The critical batch
+// is still unknown, so this is `batch` or, if larger, the reference batch. The run thus gets the rule's full rate for
+// `batch`, and larger batches get no larger rate.
 double initial_rate_cap(const JobConfig& config, int64_t batch);
 
 // The factor on the learning rate with which a run begins in this batch.

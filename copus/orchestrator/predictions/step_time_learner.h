@@ -25,8 +25,9 @@ Processor processor_of(const RunConfig& config);
 // The training system of the predicted job (predicted_job), whose precision must not be automatic.
 TrainingSystem training_system_of(const RunConfig& config);
 
-// The training system of the processes that really train. On a modelled clock this is not the system of the modelled
-// job. An automatic precision is treated as fp32.
+// Returns the training system of this run's own processes. On the modelled clock, one process trains while step times
+// are predicted for a job on another cluster: this function describes that process, and training_system_of() the
+// predicted job. Treats automatic precision as fp32.
 TrainingSystem executed_system_of(const RunConfig& config);
 
 // Predicts the memory of the predicted job (predicted_job).

@@ -539,8 +539,9 @@ class HealingRun {
     failures = {.after_step = step, .count = step == failures.after_step ? failures.count + 1 : 1};
   }
 
-  // Sends the knowledge of the most advanced ranks to all ranks, because any rank may fail next. Drops loaded state if
-  // other ranks lacked theirs then, or if the run has returned to a checkpoint since.
+  // Gives all ranks what the best-informed ranks know about the job's past, because any rank may fail next. Drops this
+  // rank's loaded state if not every rank finished loading in that epoch, or if the run has since returned to a
+  // checkpoint.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
     past_.begun_in = std::max(past_.begun_in, latest_load_on_record(state_.arena.get()));

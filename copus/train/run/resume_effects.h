@@ -9,8 +9,9 @@
 
 namespace copus {
 
-// Returns one line for each such effect at this point of the run. `state`: from the checkpoint. A run with the settings
-// `then` resumes with the settings `now`, in the configuration `start`.
+// Describes, in one line each, how changed settings affect the rest of the run. `then` are the settings before the
+// resume, `now` the settings after it, `state` is the checkpoint's state, and `start` the configuration in which the
+// run resumes.
 std::vector<std::string> describe_resume_effects(const RunConfig& then, const RunConfig& now,
                                                  const TrainingState& state, const Configuration& start);
 

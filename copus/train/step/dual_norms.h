@@ -20,9 +20,10 @@ namespace copus {
 struct DualNorms {
   double noise = 0, signal = 0;
 };
-// In the sum of absolute elements; in the sum of singular values; and, with AdamW, in the norm of its steps:
-// |x|^2 = sum of x_i^2 / (sqrt(v_i) + epsilon), with AdamW's average v of squared gradients. v is not corrected for its
-// start at 0: a common factor of all weights does not change a noise scale, and epsilon hardly matters.
+// One step's DualNorms in three norms: `sign` is the sum of absolute elements and `spectral` the sum of singular values.
+// `preconditioned`, only with AdamW, is the norm of AdamW's steps: |x|^2 = sum of x_i^2 / (sqrt(v_i) + epsilon), where v
+// is AdamW's average of squared gradients. v is not corrected for its start at 0: a common factor of all weights does
+// not change a noise scale, and epsilon hardly matters.
 struct DualNormsOfStep {
   DualNorms sign, spectral;
   std::optional<DualNorms> preconditioned;

@@ -47,10 +47,10 @@ double measure_bandwidth(at::Device device) {
 double elementwise_elements_per_token(const ModelDescription& m) {
   const auto hidden = static_cast<double>(m.hidden_size);
   const double rotated = static_cast<double>((m.num_heads + m.num_kv_heads) * m.head_dim);
-  // The number of tensors that a block's norms read and write:
-  // - norm of the input: 2 + 2 forward, 3 + 1 backward;
-  // - norm of the output: 1 + 1 forward and 2 + 1 for the sum, 2 + 1 twice backward;
-  // - both: the sum of these two.
+  // The tensors that a block's norms access, as reads + writes:
+  // - norm of the input, in one kernel with the addition to the residual stream: forward 2 + 2, backward 3 + 1;
+  // - norm of the output: forward 1 + 1 for the norm and 2 + 1 for the addition, backward 2 + 1 for each of the two;
+  // - both: the norm of the input as above, and a norm of the output without an addition of its own.
   const double norms = (m.block_norm == BlockNorm::input    ? 4 + 4
                         : m.block_norm == BlockNorm::output ? 5 + 6
                                                             : 6 + 7) *
