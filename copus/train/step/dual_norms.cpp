@@ -37,8 +37,8 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   for (const ParameterInfo& parameter : list_parameters(parameters.model())) {
     if (is_hidden_matrix(parameter)) in_model.emplace(parameter.name, std::ssize(in_model));
   }
-  for (const Parameter& parameter : parameters.parameters()) {
-    in_store.emplace(parameter.info.name, std::ssize(in_store));
+  for (int64_t index = 0; index < std::ssize(parameters.parameters()); ++index) {  // tied copies share a name
+    in_store.emplace(parameters.parameters()[index].info.name, index);
   }
   for (const SharedMatrix& matrix : exchange.matrices()) {
     matrices_.push_back({in_model.at(matrix.parameter.name), in_store.at(matrix.parameter.name)});

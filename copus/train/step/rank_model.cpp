@@ -28,7 +28,8 @@ RankModel::RankModel(const RunConfig& config, const ParallelStrategy& strategy, 
 
 void RankModel::begin_gradients(const ProbePlan& plan, int64_t step) {
   parameters.zero_gradients();
-  const bool is_measured = plan.measures_dual_norms && optimizer->steps() > 0;  // before the first there is no slot
+  const bool is_measured =
+      plan.measures_dual_norms && optimizer->steps() > 0;  // the first update has no second moments yet
   probe.keep(is_measured ? dual_->parameters_of(step / dual_interval_) : std::vector<int64_t>());
 }
 
