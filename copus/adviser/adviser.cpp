@@ -23,7 +23,7 @@ constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 // Half the width of a 95 % interval, in standard deviations.
 constexpr double deviations_of_interval = 1.96;
 
-// What the measurements with a first batch show.
+// Returns what the measurements in the first batch tell about the step time.
 Knowledge first_knowledge(const Configuration& configuration, const Measurement& measurement) {
   const AccumulationTime guess = AccumulationTime::guess(configuration, measurement.median_seconds);
   return observe(Knowledge(), configuration, guess.predict(configuration), measurement);
