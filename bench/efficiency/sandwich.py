@@ -28,7 +28,7 @@ MODELS = {
                  num_hidden_layers=3, num_attention_heads=2),
 }
 POINTS = (512, 1024, 2048, 4096)  # samples of the trunk before the branches leave it
-EXPONENTS = (0.5, 0)  # of the factor kappa on the rate
+EXPONENTS = (0.5, 0, 1)  # of the factor kappa on the rate
 RUNGS = (0.25, 0.5, 1, 1.5)
 # Samples in the other batch, samples after the return; at one point also other lengths.
 LENGTHS = {point: ((512, 256),) for point in POINTS} | {2048: ((512, 256), (1024, 256), (512, 512))}
