@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "copus/base/named_values.h"
+#include "copus/config/policy_kind.h"
 #include "copus/description/muon.h"
 #include "copus/description/optimizer_kind.h"
 #include "copus/description/parallel_strategy.h"
@@ -40,54 +41,6 @@ enum class Objective { automatic, time, tokens };
 template <>
 inline constexpr auto named_values<Objective> = std::to_array<NamedValue<Objective>>(
     {{Objective::automatic, "auto"}, {Objective::time, "time"}, {Objective::tokens, "tokens"}});
-
-// The policy that decides the configuration of a run while it trains.
-enum class PolicyKind {
-  none,             // no decisions, no log of them
-  fixed,            // "static": decisions are logged; only commands change the configuration
-  static_best,      // like fixed, but begins in the layout that is fastest at its batch
-  copus,            // the configuration with the highest Goodput
-  copus_paper,      // the rule as published in arXiv 2604.26687
-  cbs_pessimistic,  // the batch follows the critical batch; the layout is the fastest one at the initial batch
-  cbs_optimistic,   // the batch follows the critical batch; the layout is the fastest one at the largest batch
-  steps,            // a schedule of batches by consumed samples or tokens (as in Megatron-LM)
-  seesaw,           // grows the batch when the schedule would lower the learning rate (arXiv 2510.14717)
-  late_switch,      // switches once, late, to a larger batch (arXiv 2602.14208)
-  olmo,             // doubles the batch when the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
-  norm_test,        // grows the batch until the relative error of the gradient is small enough
-  ddp_norm,         // the norm test of Lau et al. 2024 (arXiv 2412.21124), for ranks with whole gradients
-  fsdp_norm,        // the same test for gradients that ZeRO shards
-  cona,             // moves to the next power of two if throughput / (batch + noise scale) rises there
-  oracle,           // copus with the true noise scale, read from a file
-  script,           // decisions read from a file
-};
-template <>
-inline constexpr auto named_values<PolicyKind> =
-    std::to_array<NamedValue<PolicyKind>>({{PolicyKind::none, "none"},
-                                           {PolicyKind::fixed, "static"},
-                                           {PolicyKind::static_best, "static-best"},
-                                           {PolicyKind::copus, "copus"},
-                                           {PolicyKind::copus_paper, "copus-paper"},
-                                           {PolicyKind::cbs_pessimistic, "cbs-pessimistic"},
-                                           {PolicyKind::cbs_optimistic, "cbs-optimistic"},
-                                           {PolicyKind::steps, "steps"},
-                                           {PolicyKind::seesaw, "seesaw"},
-                                           {PolicyKind::late_switch, "late-switch"},
-                                           {PolicyKind::olmo, "olmo"},
-                                           {PolicyKind::norm_test, "norm-test"},
-                                           {PolicyKind::ddp_norm, "ddp-norm"},
-                                           {PolicyKind::fsdp_norm, "fsdp-norm"},
-                                           {PolicyKind::cona, "cona"},
-                                           {PolicyKind::oracle, "oracle"},
-                                           {PolicyKind::script, "script"}});
-
-// Returns whether a policy's decisions depend on the measured noise scale.
-bool decides_by_noise_scale(PolicyKind policy);
-// Returns whether a policy compares step times, even if only for the log.
-bool compares_step_times(PolicyKind policy);
-
-// Returns whether a policy's switches are fixed before the run, for example by a schedule or a script.
-bool is_open_loop(PolicyKind policy);
 
 // The settings of [train] about steps and the length of the job.
 struct TrainConfig {

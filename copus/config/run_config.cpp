@@ -5,35 +5,6 @@
 
 namespace copus {
 
-bool decides_by_noise_scale(PolicyKind policy) {
-  switch (policy) {
-    case PolicyKind::none:
-    case PolicyKind::fixed:
-    case PolicyKind::static_best:
-    case PolicyKind::steps:
-    case PolicyKind::seesaw:
-    case PolicyKind::late_switch:
-    case PolicyKind::script:
-      return false;
-    default:
-      return true;
-  }
-}
-
-bool compares_step_times(PolicyKind policy) { return policy != PolicyKind::none && policy != PolicyKind::steps; }
-
-bool is_open_loop(PolicyKind policy) {
-  switch (policy) {
-    case PolicyKind::steps:
-    case PolicyKind::seesaw:
-    case PolicyKind::late_switch:
-    case PolicyKind::script:
-      return true;
-    default:
-      return false;
-  }
-}
-
 Configuration configuration_of(const JobConfig& config) {
   return {
       .strategy = config.parallel, .global_batch = config.train.global_batch, .micro_batch = config.train.micro_batch};

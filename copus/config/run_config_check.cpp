@@ -180,7 +180,7 @@ void check_adaptation(const Job& config, const std::string& source) {
                            ") excludes the layout that the run begins with, parallel.tensor_parallel ",
                            config.parallel.tensor_parallel));
   }
-  if (decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) {
+  if (traits_of(adapt.policy).reads_noise_scale && !config.noise_scale.enabled) {
     throw UserError(concat(source, ": ", policy, " decides by the noise scale, and noise_scale.enabled is false; ",
                            "switch the measurement on, or choose another policy"));
   }
@@ -203,7 +203,7 @@ void check_adaptation(const Job& config, const std::string& source) {
 // Even policies that ignore step times log the best candidates by Goodput, which needs step times.
 void check_speed_is_known(const RunConfig& config, const std::string& source) {
   const PolicyKind policy = config.adapt.policy;
-  if (!compares_step_times(policy) || is_speed_known(config.cluster.as_timed())) return;
+  if (!traits_of(policy).compares_step_times || is_speed_known(config.cluster.as_timed())) return;
   throw UserError(concat(
       source, ": adapt.policy \"", to_string(policy), "\" compares how long steps take, and nothing says how fast ",
       config.cluster.description == ClusterDescription{} ? "this machine computes" : "the cluster's devices compute",

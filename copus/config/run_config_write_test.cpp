@@ -268,7 +268,7 @@ class RandomConfigs {
         config.optimizer.schedule = LearningRateSchedule::cosine;
         config.optimizer.min_lr_ratio /= 2;
       }
-    } while (lacks_workers() || (decides_by_noise_scale(adapt.policy) && !config.noise_scale.enabled) ||
+    } while (lacks_workers() || (traits_of(adapt.policy).reads_noise_scale && !config.noise_scale.enabled) ||
              (adapt.policy != PolicyKind::none && config.cluster.description.device.matmul_flops_per_second == 0));
     adapt.advise = adapt.policy != PolicyKind::none && coin();
     const auto list = [this](auto& values, int64_t low, int64_t high) {

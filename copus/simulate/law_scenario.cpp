@@ -88,8 +88,8 @@ void check_losses(const std::vector<double>& losses, const PublishedLoss& law, d
   }
 }
 
-// Refuses settings with which a policy would never make a decision, because the run would look as if the policy had
-// chosen not to switch.
+// Refuses settings with which a policy would never switch: no policy moves an advised run, and a simulated run has no
+// completed share, because it ends at a loss. The run would look as if the policy had chosen not to switch.
 void check_decides(const AdaptConfig& adapt) {
   if (adapt.advise) {
     throw UserError("adapt.advise is true, so no policy would move anything in a simulated run: leave it out");

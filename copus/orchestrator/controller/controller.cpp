@@ -40,7 +40,7 @@ Controller::Controller(const AnyConfig& config, const Configuration& initial, co
     : config_(job_of(config)),
       policy_(policy_of(config_, file)),
       job_(job_model_of(config, knowledge)),
-      table_(policy_ && (predicts_steps(config) || compares_step_times(config_.adapt.policy))
+      table_(policy_ && (predicts_steps(config) || traits_of(config_.adapt.policy).compares_step_times)
                  ? job_->table(knowledge, initial.strategy.world_size())
                  : PerformanceTable()),
       learner_(predicts_steps(config) ? std::optional<StepTimeLearner>(std::in_place, job_, initial, knowledge)
@@ -55,8 +55,7 @@ Controller::Controller(const AnyConfig& config, const Configuration& initial, co
   list_candidates();
   const PolicyKind policy = config_.adapt.policy;
   if (policy == PolicyKind::steps && !config_.adapt.advise) check_schedule_fits();
-  if (policy_ && candidates_.size() < 2 && !job_->may_lack_choice() && policy != PolicyKind::fixed &&
-      policy != PolicyKind::static_best && policy != PolicyKind::script && policy != PolicyKind::steps) {
+  if (policy_ && candidates_.size() < 2 && !job_->may_lack_choice() && !traits_of(policy).may_lack_choice) {
     throw UserError(
         concat("adapt.policy \"", to_string(policy), "\" has nothing to choose among: ",
                "of the configurations that [adapt] allows, only the one that the run begins in is feasible",
@@ -223,7 +222,7 @@ void Controller::describe_schedule(Decision& decision) {
 // they do not change the losses. The rate still follows the critical batch.
 bool Controller::holds_batch() const {
   const std::vector<SchedulePhase>& phases = config_.adapt.hold_in;
-  return latest_.phase && !is_open_loop(config_.adapt.policy) &&
+  return latest_.phase && !traits_of(config_.adapt.policy).follows_schedule &&
          std::find(phases.begin(), phases.end(), *latest_.phase) != phases.end();
 }
 

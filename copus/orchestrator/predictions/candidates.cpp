@@ -103,7 +103,7 @@ PerformanceTable predicted_table(const RunConfig& config, const Knowledge& knowl
 }
 
 std::vector<Candidate> candidates_of(const PerformanceTable& table, const Candidate& current, const JobConfig& config) {
-  const bool measures = decides_by_noise_scale(config.adapt.policy);
+  const bool measures = traits_of(config.adapt.policy).reads_noise_scale;
   const auto is_measured_rarely = [&](const Configuration& configuration) {
     return config.noise_scale.split_interval > 1 && configuration.strategy.data_parallel == 1 &&
            configuration.num_microbatches() == 1;
