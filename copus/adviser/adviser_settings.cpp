@@ -11,6 +11,11 @@ namespace {
 void check_concerns_adviser(const std::string& setting) {
   const std::string key = setting.substr(0, setting.find('='));
   const std::string section = key.substr(0, key.find('.'));
+  if (key == "noise_scale.dual_interval") {
+    throw UserError(concat(key,
+                           " has no effect on a job that another program trains: leave it out and measure noise in ",
+                           "dual norms with copus.DualNoise (docs/adviser.md)"));
+  }
   const bool is_advised = section == "noise_scale" || section == "adapt" || section == "optimizer";
   const bool is_of_training = key == "adapt.advise" || key == "optimizer.kind";
   if ((is_advised && !is_of_training) || key == "train.clip_norm") return;

@@ -65,6 +65,8 @@ TEST(AdviserSettings, MistakesAreNamed) {
               AllOf(HasSubstr("did you mean \"dwell_steps\""), Not(HasSubstr("--set"))));
   EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.more = {"data.train=x"}; }),
               HasSubstr("data.train is no setting of the adviser"));
+  EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.more = {"noise_scale.dual_interval=16"}; }),
+              HasSubstr("copus.DualNoise"));
   EXPECT_THAT(refusal([](AdviserSettings& settings) { settings.more = {"adapt.policy=none"}; }),
               HasSubstr("adapt.policy is \"none\""));
 }

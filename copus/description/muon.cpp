@@ -32,6 +32,12 @@ QuinticPolynomial with_safety_factor(const QuinticPolynomial& polynomial) {
 
 }  // namespace
 
+int64_t num_measured_groups(const ModelDescription& model) {
+  constexpr int64_t matrices_at_once = 16;
+  const std::vector<ParameterInfo> parameters = list_parameters(model);
+  return std::max<int64_t>(1, std::ranges::count_if(parameters, is_hidden_matrix) / matrices_at_once);
+}
+
 std::vector<QuinticPolynomial> newton_schulz_polynomials(NewtonSchulz kind, int64_t steps) {
   if (kind == NewtonSchulz::jordan) return {static_cast<size_t>(steps), jordan};
   std::vector<QuinticPolynomial> polynomials;

@@ -47,6 +47,10 @@ inline bool is_hidden_matrix(const ParameterInfo& parameter) {
   return parameter.kind == ParameterKind::linear && parameter.layer >= 0;
 }
 
+// Returns the number of groups of about 16 hidden matrices into which a model is divided. A step that measures noise in
+// dual norms measures one group, and the next such step the next group.
+int64_t num_measured_groups(const ModelDescription& model);
+
 // The map x -> a x + b x^3 + c x^5 of singular values.
 struct QuinticPolynomial {
   double a, b, c;

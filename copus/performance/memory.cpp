@@ -172,6 +172,7 @@ class MemoryModel::Calculation {
     parts.weights = weights * system_.weight_bytes / share_from(3);
     parts.gradients =
         gradients * system_.gradient_bytes / share_from(2) + weights * use_.gradient_copy_bytes / share_from(2);
+    parts.gradients += system_.copied_gradients * buckets(rank, &RoleElements::gradients).all_layers * sizeof(float);
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 

@@ -54,6 +54,22 @@ TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
   EXPECT_EQ(added(16384), 0);
 }
 
+// A step that measures noise in dual norms copies whole gradients in fp32, whatever ZeRO shards.
+TEST(Memory, CopiesOfGradientsAreNotSharded) {
+  TrainingSystem copies = copus_in_bf16();
+  copies.copied_gradients = 0.25;
+  const ModelDescription model = grouped_query_model();
+  double of_layers = 0;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    if (parameter.layer >= 0) of_layers += static_cast<double>(parameter.num_elements());
+  }
+  const auto added = [&](const ParallelStrategy& strategy) {
+    return parts_of(batches_of(strategy), copies).gradients - parts_of(batches_of(strategy)).gradients;
+  };
+  EXPECT_EQ(added({}), of_layers);  // a quarter, in 4 bytes
+  EXPECT_EQ(added({.data_parallel = 4, .zero_stage = 3}), of_layers);
+}
+
 TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
   const auto parameters = static_cast<double>(count_parameters(grouped_query_model()));
   const MemoryParts parts = parts_of(batches_of({}), copus_in_fp32());

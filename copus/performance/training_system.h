@@ -97,6 +97,9 @@ struct TrainingSystem {
     bool operator==(const WholeMatrices&) const = default;
   };
   WholeMatrices whole_matrices = {};
+  // Fraction of a pipeline rank's layers whose gradients a step copies in fp32, unsharded, to measure noise in dual
+  // norms.
+  double copied_gradients = 0;
   double activation_bytes = 2;  // bytes per element
 
   // Memory traffic (reads plus writes) of all operations but matrix products, in elements per token of a layer.

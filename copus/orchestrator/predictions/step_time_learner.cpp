@@ -19,7 +19,10 @@ TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor proces
   const OptimizerKind optimizer = config.optimizer.kind;
   TrainingSystem system = is_bf16 ? copus_in_bf16(processor, optimizer) : copus_in_fp32(processor, optimizer);
   TrainingSystem::WholeMatrices& matrices = system.whole_matrices;
-  matrices.are_exchanged = matrices.are_exchanged || config.noise_scale.dual_interval > 0;
+  if (config.noise_scale.dual_interval > 0) {
+    matrices.are_exchanged = true;
+    system.copied_gradients = 1.0 / static_cast<double>(num_measured_groups(predicted_job(config).model));
+  }
   if (needs_whole_matrices(optimizer)) {
     const MuonSettings& muon = config.optimizer.muon;
     matrices.newton_schulz_steps = muon.newton_schulz_steps;

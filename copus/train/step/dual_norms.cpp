@@ -43,7 +43,7 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   for (const SharedMatrix& matrix : exchange.matrices()) {
     matrices_.push_back({in_model.at(matrix.parameter.name), in_store.at(matrix.parameter.name)});
   }
-  groups_ = std::max<int64_t>(1, std::ssize(in_model) / matrices_at_once);
+  groups_ = num_measured_groups(parameters.model());
 }
 
 // Mixes the indices before it divides them into groups. Without this, a group would have only some kinds of matrices,

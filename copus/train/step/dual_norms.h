@@ -20,10 +20,10 @@ namespace copus {
 struct DualNorms {
   double noise = 0, signal = 0;
 };
-// One step's DualNorms in three norms: `sign` is the sum of absolute elements and `spectral` the sum of singular values.
-// `preconditioned`, only with AdamW, is the norm of AdamW's steps: |x|^2 = sum of x_i^2 / (sqrt(v_i) + epsilon), where v
-// is AdamW's average of squared gradients. v is not corrected for its start at 0: a common factor of all weights does
-// not change a noise scale, and epsilon hardly matters.
+// One step's DualNorms in three norms: `sign` is the sum of absolute elements and `spectral` the sum of singular
+// values. `preconditioned`, only with AdamW, is the norm of AdamW's steps: |x|^2 = sum of x_i^2 / (sqrt(v_i) +
+// epsilon), where v is AdamW's average of squared gradients. v is not corrected for its start at 0: a common factor of
+// all weights does not change a noise scale, and epsilon hardly matters.
 struct DualNormsOfStep {
   DualNorms sign, spectral;
   std::optional<DualNorms> preconditioned;
@@ -32,10 +32,6 @@ struct DualNormsOfStep {
 
 class DualMeasurement {
  public:
-  // Approximate number of the model's matrices per measurement; the next measurement takes others. Models with fewer
-  // than twice as many are measured as a whole.
-  static constexpr int64_t matrices_at_once = 16;
-
   // All arguments but `config` must belong to the same layout and outlive this object.
   DualMeasurement(const ParameterStore& parameters, const OptimizerConfig& config, const Optimizer& optimizer,
                   MatrixExchange& exchange);

@@ -97,7 +97,7 @@ TEST(DualMeasurement, MeasuresOtherMatricesOfAllKindsInTurn) {
     config.model.hidden_size = 4;
     config.model.intermediate_size = 4;
     const std::vector<ParameterInfo> all = hidden_matrices(config.model);
-    const int64_t groups = std::ssize(all) / DualMeasurement::matrices_at_once;
+    const int64_t groups = num_measured_groups(config.model);
     update_every_rank(config, at::kDouble, {}, [&](Rank& rank) {
       const DualMeasurement measurement(rank.parameters, config.optimizer, rank.optimizer, rank.exchange);
       std::vector<int64_t> times(all.size());
