@@ -59,7 +59,7 @@ class Experiment:
     def __init__(self, copus: str, work: pathlib.Path, model: str, seed: int):
         self.model, self.seed = model, seed
         self.runner = Runner(copus, work, {model: MODELS[model]})
-        self.done = rows_so_far(ROWS)
+        self.rows, self.done = ROWS, rows_so_far(ROWS)
 
     def measure(self, kind: str, key: str, run, **fields) -> dict:
         """The row of this key; `run` measures it if it is missing."""
@@ -69,10 +69,14 @@ class Experiment:
             result = run()
             row = dict(key=key, kind=kind, model=self.model, seed=self.seed, **fields, **result,
                        seconds=round(time.monotonic() - begun, 2))
-            append(ROWS, [row])
+            append(self.rows, [row])
             self.done[key] = row
             print(f"{time.strftime('%H:%M:%S')} {key} {row.get('loss')}", flush=True)
         return self.done[key]
+
+    def settings(self, batch: int, rate: float) -> dict:
+        """Further settings of a run in this batch at this rate."""
+        return {}
 
     def train(self, directory: pathlib.Path, resume: bool, batch: int, rate: float, until: int, decay: int = 0) -> dict:
         """Trains up to `until` samples; the rate falls to zero over the last `decay` of them."""
@@ -80,7 +84,7 @@ class Experiment:
             {"optimizer.schedule": "constant"}
         summary = self.runner.train(self.model, directory, resume, **{
             "train.seed": self.seed, "train.global_batch": batch, "optimizer.lr": rate, "noise_scale.enabled": "false",
-            "train.max_tokens": until * LENGTH, **schedule})
+            "train.max_tokens": until * LENGTH, **schedule, **self.settings(batch, rate)})
         return dict(loss=summary["held_out_loss"], skipped=summary.get("skipped_steps"))
 
     def directory(self, name: str) -> pathlib.Path:
@@ -124,7 +128,7 @@ class Experiment:
         trunk = self.runner.work / f"trunk-{self.model}-{self.seed}"
         self.runner.models[self.model] = MODELS[self.model] | {"lr": rate}
         if not all((trunk / f"at-{point}").exists() for point in POINTS):
-            append(ROWS, [row for row in self.runner.trunk(self.model, self.seed, list(POINTS))
+            append(self.rows, [row for row in self.runner.trunk(self.model, self.seed, list(POINTS))
                           if row["key"] not in self.done])
 
     def sandwich(self, point: int, arm: dict, rate: float) -> dict:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Computes the results that sandwich.md asks for from data/sandwich.jsonl, with the rows that exist.
 
-Usage: sandwich_analyse.py
+Usage: sandwich_analyse.py [--exponents 0,0.5] [--slopes]
 """
 
+import argparse
 import collections
 import math
 import statistics
@@ -13,7 +14,7 @@ import numpy
 from measure import LENGTH, rows_so_far
 from norms import NORMS
 from norms import ROWS as NORM_ROWS
-from sandwich import BATCHES, ENDS, LENGTHS, MODELS, POINTS, REFERENCE, ROWS, RUN
+from sandwich import BATCHES, ENDS, EXPONENTS, LENGTHS, LOWEST_RATE, MODELS, POINTS, REFERENCE, ROWS, RUN
 
 BEYOND = 0.5  # how many rungs beyond a ladder a loss may lie
 
@@ -124,8 +125,71 @@ def by_points(critical: dict[int, float]):
     return lambda n: math.exp(numpy.interp(math.log(n), x, y))
 
 
+def vertex(places: list[float], values: list[float]) -> float:
+    """Where the parabola through three points at these places has its maximum, within the places."""
+    curvature, slope, _ = numpy.polyfit(places, values, 2)
+    best = places[int(numpy.argmax(values))] if curvature >= 0 else -slope / (2 * curvature)
+    return float(min(max(best, min(places)), max(places)))
+
+
+def best_exponents(table: Table) -> dict[int, float]:
+    """The best exponent of the rate for each batch for which all exponents are known."""
+    best = {}
+    for batch in BATCHES:
+        means = [statistics.mean(table.values[batch, e]) for e in sorted(EXPONENTS) if table.values.get((batch, e))]
+        if len(means) == len(EXPONENTS):
+            best[batch] = vertex(sorted(EXPONENTS), means)
+    return best
+
+
+def slope_of_whole_runs(rows: list[dict], model: str, seed: int) -> float:
+    """Slope of the best ln rate over ln batch in whole runs."""
+    points = []
+    for batch in (REFERENCE, *BATCHES):
+        losses = {round(math.log2(row["rate"] / LOWEST_RATE)): row["loss"] for row in rows if row["kind"] == "whole" and
+                  (row["model"], row["seed"], row["batch"]) == (model, seed, batch)}
+        best = min(losses, key=lambda power: math.inf if losses[power] is None else losses[power])
+        around = [best - 1, best, best + 1]
+        points.append((math.log2(batch), vertex(around, [-losses[power] for power in around])))
+    return float(numpy.polyfit(*zip(*points), 1)[0])
+
+
+def slopes(rows: list[dict]) -> None:
+    gains = []  # of the third exponent, in ln SE
+    for model in MODELS:
+        seeds = sorted({row["seed"] for row in rows if row["kind"] == "rung" and row["model"] == model})
+        for seed in seeds:
+            print(f"{model}, seed {seed}: slope of the best rate of whole runs {slope_of_whole_runs(rows, model, seed):.2f}")
+        for name in (*ENDS, "own"):
+            exponents = []
+            for point in POINTS:
+                table = own_branches(rows, model, point) if name == "own" else \
+                    sandwiches(rows, model, point, LENGTHS[point][0], name)
+                best = best_exponents(table)
+                exponents += best.values()
+                print(f"  {name}, after {point}: best exponent {({batch: round(e, 2) for batch, e in best.items()})}")
+                for batch in (16, 32):
+                    three = {e: table.values.get((batch, e)) for e in EXPONENTS}
+                    if name == "own" and all(three.values()):
+                        means = {e: statistics.mean(values) for e, values in three.items()}
+                        gains.append(max(means.values()) - max(means[0], means[0.5]))
+            if exponents:
+                print(f"  -> {name}: mean {statistics.mean(exponents):.2f}, median {statistics.median(exponents):.2f}")
+    print(f"gain of the exponent 1 in ln SE of own branches of 16 and 32: mean {statistics.mean(gains):.3f}, "
+          f"above 0 in {sum(gain > 0 for gain in gains)} of {len(gains)}")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--exponents", default="0,0.5")
+    parser.add_argument("--slopes", action="store_true")
+    arguments = parser.parse_args()
     rows = list(rows_so_far(ROWS).values())
+    if arguments.slopes:
+        slopes(rows)
+        return
+    chosen = {float(exponent) for exponent in arguments.exponents.split(",")}
+    rows = [row for row in rows if row.get("batch") == REFERENCE or row.get("exponent", 0) in chosen]
     measured: dict[str, dict[int, dict[int, float]]] = {}
     noise: dict[str, dict[int, float]] = {}
     for model in MODELS:
