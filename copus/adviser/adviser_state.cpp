@@ -64,7 +64,7 @@ void AdviserState::complete(const JobConfig& config, StepRecord& record) {
   record.skipped_samples = skipped_samples;
   record.elapsed_seconds = elapsed_seconds;
   if (limit_in_tokens(config.train) > 0) {
-    record.seconds_left = seconds_left(config.train, record.consumed_tokens, elapsed_seconds);
+    record.seconds_left = seconds_left(config.train, record.consumed_tokens, elapsed_seconds, 0);
     record.share_done = share_done(config.train, record.consumed_tokens, elapsed_seconds);
   }
   add_noise_scale(config, noise, record);

@@ -49,11 +49,11 @@ bool is_evaluation_due(const StepRecord& record, const RunConfig& config) {
          record.consumed_tokens / evaluate.interval_tokens > before / evaluate.interval_tokens;
 }
 
-double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds) {
+double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds, double paused_seconds) {
   double left = std::numeric_limits<double>::infinity();
   const auto limit = static_cast<double>(limit_in_tokens(limits));
   const auto tokens = static_cast<double>(consumed_tokens);
-  if (limit > 0 && tokens > 0) left = (limit - tokens) * elapsed_seconds / tokens;
+  if (limit > 0 && tokens > 0) left = (limit - tokens) * (elapsed_seconds - paused_seconds) / tokens;
   if (limits.max_seconds > 0) left = std::min(left, limits.max_seconds - elapsed_seconds);
   return std::max(0.0, left);
 }

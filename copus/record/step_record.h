@@ -68,9 +68,9 @@ struct StepRecord {
   std::optional<double> held_out_loss;           // nats per token; on evaluation steps only
   std::vector<SourceLoss> held_out_losses;       // one per source of held_out_loss, if there are several
   double elapsed_seconds = 0;                    // training time so far, without evaluation and checkpoints
-  // `seconds_left` is the remaining training time until the nearest limit, at the pace so far. `share_done` is the
-  // completed fraction of the run, as the learning rate's schedule counts it. Both follow from the limits that the run
-  // had at this step. Empty if another program trains and does not report its length.
+  // `seconds_left` is the remaining training time until the nearest limit, at the pace so far without pauses.
+  // `share_done` is the completed fraction of the run, as the learning rate's schedule counts it. Both follow from the
+  // limits that the run had at this step. Empty if another program trains and does not report its length.
   std::optional<double> seconds_left, share_done;
 
   // Returns whether the step had nothing to learn from: none of its tokens has a loss.
@@ -92,8 +92,9 @@ void add_dual_noise(const DualNoiseAverage& sign, const DualNoiseAverage& spectr
 // whenever the consumed tokens pass a multiple of evaluate.interval_tokens.
 bool is_evaluation_due(const StepRecord& record, const RunConfig& config);
 
-// Seconds of training left until the first of a run's limits, at the pace so far; infinite if no limit is known.
-double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);
+// Seconds of training left until the first of a run's limits, at the pace so far without pauses; infinite if no limit
+// is known. `paused_seconds` is the part of elapsed_seconds that pauses took.
+double seconds_left(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds, double paused_seconds);
 
 // The completed fraction of the run, by its nearest limit: at most 1, and 0 if no limit is known.
 double share_done(const TrainConfig& limits, int64_t consumed_tokens, double elapsed_seconds);

@@ -10,13 +10,13 @@ namespace {
 
 TEST(StepRecord, WhatIsLeftOfARunFollowsFromItsLimits) {
   TrainConfig limits;
-  EXPECT_EQ(seconds_left(limits, 1000, 10), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(seconds_left(limits, 1000, 12, 2), std::numeric_limits<double>::infinity());
   limits.max_tokens = 4000;
-  EXPECT_EQ(seconds_left(limits, 1000, 10), 30);
+  EXPECT_EQ(seconds_left(limits, 1000, 12, 2), 30) << "pauses do not repeat";
   limits.max_seconds = 25;
-  EXPECT_EQ(seconds_left(limits, 1000, 10), 15);
+  EXPECT_EQ(seconds_left(limits, 1000, 12, 2), 13);
   limits.max_tokens = 500;
-  EXPECT_EQ(seconds_left(limits, 1000, 10), 0);
+  EXPECT_EQ(seconds_left(limits, 1000, 12, 2), 0);
 }
 
 TEST(StepRecord, EvaluationIsDueByStepsAndByTokensWhateverTheBatch) {

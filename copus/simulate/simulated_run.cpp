@@ -131,13 +131,14 @@ class SimulatedTraining {
     }
   }
 
-  // Estimates the remaining time as a run's log does: from the remaining tokens and the pace so far, or from the time
-  // limit.
+  // Estimates the remaining time as a run's log does: from the remaining tokens and the pace so far without pauses, or
+  // from the time limit.
   double seconds_left() const {
     const TrainConfig& limits = config_.train;
     if (limits.max_seconds > 0) return std::max(0.0, limits.max_seconds - observed_seconds_);
     const double tokens = static_cast<double>(consumed_samples_) * static_cast<double>(limits.sequence_length);
-    return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) * observed_seconds_ / tokens);
+    return std::max(0.0, (static_cast<double>(limit_in_tokens(limits)) - tokens) *
+                             (observed_seconds_ - run_.pause_seconds) / tokens);
   }
 
   // Measures the critical batch as the branches of `copus calibrate` would, and adds their time to the run. Returns

@@ -86,12 +86,12 @@ std::optional<CalibrationRequest> RunCalibrations::due(const Observation& latest
   }
   const double share = *latest.share_done;
   if (share < (count_ == 0 ? first_share : growth_of_shares * latest_share_) || share > last_share) return std::nullopt;
-  const double seconds = cost_of({batch, 1}) * step_seconds / static_cast<double>(batch);
+  const double seconds = cost_of({.batch = batch, .repetitions = 1}) * step_seconds / static_cast<double>(batch);
   // The seconds so far include those of earlier calibrations.
   const double budget = budget_ * (latest.elapsed_seconds + latest.seconds_left) - seconds_;
   const double repetitions = std::floor(budget / static_cast<double>(most_calibrations - count_) / seconds);
   if (!std::isfinite(budget) || repetitions < 1) return std::nullopt;
-  return CalibrationRequest{batch, std::min(most_repetitions, static_cast<int64_t>(repetitions))};
+  return CalibrationRequest{batch, std::min(most_repetitions, static_cast<int64_t>(repetitions)), budget};
 }
 
 void RunCalibrations::add(const RunCalibration& calibration) {

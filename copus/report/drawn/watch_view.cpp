@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -113,7 +114,7 @@ void add_progress(const WatchedRun& run, Frame& frame) {
   const StepRecord& last = run.records.back();
   const TrainConfig& limits = run.limits;
   const double done = share_done(limits, last.consumed_tokens, last.elapsed_seconds);
-  const double left = seconds_left(limits, last.consumed_tokens, last.elapsed_seconds);
+  const double left = last.seconds_left.value_or(std::numeric_limits<double>::infinity());
   std::string text = concat("step ", last.step, ", ", format_duration(last.elapsed_seconds), " of training");
   if (std::isfinite(left) && run.is_running) text += concat(", ", time_left_text(left), " left");
   if (std::isfinite(left)) {

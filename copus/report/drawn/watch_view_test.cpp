@@ -36,6 +36,7 @@ WatchedRun some_run() {
     record.loss = 1 + 1 / std::sqrt(static_cast<double>(step));
     record.consumed_tokens = step * 8 * 256;
     record.elapsed_seconds = 0.1 * static_cast<double>(step);
+    record.seconds_left = 0.1 * static_cast<double>(2000 - step);
     record.step_seconds = 0.1;
     record.tokens_per_second = 20'480;
     record.strategy = {.data_parallel = 2, .zero_stage = 1};
@@ -150,6 +151,7 @@ TEST(WatchView, KnowsLittleOfSomeSteps) {
   WatchedRun run = some_run();
   run.limits.max_tokens = 0;
   run.records = {run.records.front()};
+  run.records.back().seconds_left.reset();
   run.records.back().loss = std::numeric_limits<double>::quiet_NaN();
   const std::vector<std::string> lines = watch_lines(run, 80);
   EXPECT_EQ(lines[1], "step 1, 0.10 s of training") << "no limit, so neither a share nor the time that is left";

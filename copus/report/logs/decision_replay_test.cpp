@@ -33,7 +33,7 @@ StepRecord record_of(const Observation& observation, const SyntheticJob& job, co
   record.clipped = observation.clipped;
   record.step_seconds = observation.step_seconds;
   record.elapsed_seconds = observation.elapsed_seconds;
-  record.seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds);
+  record.seconds_left = seconds_left(config.train, record.consumed_tokens, record.elapsed_seconds, 0);
   record.share_done = share_done(config.train, record.consumed_tokens, record.elapsed_seconds);
   record.global_batch = job.current().global_batch;
   record.noise_scale = observation.noise_scale;

@@ -105,7 +105,7 @@ class Regrouping {
     move();
     result_.seconds = members_.clock().now() - begin;
     everyone_.all_reduce(&result_.seconds, 1, DataType::float64, Reduction::maximum);
-    state_.at_rest.training.elapsed_seconds += result_.seconds;
+    state_.at_rest.training.add_pause(result_.seconds);
     return result_;
   }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "copus/base/error.h"
+#include "copus/base/text/units.h"
 #include "copus/comm/rank_failure.h"
 #include "copus/train/trainer/branch.h"
 
@@ -78,7 +79,8 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
     world.everyone().all_reduce(&slowest, 1, DataType::float64, Reduction::maximum);
     return slowest;
   };
-  for (BranchOutcome outcome : branches_of(request)) {
+  const std::vector<BranchOutcome> branches = branches_of(request);
+  for (BranchOutcome outcome : branches) {
     between_branches();
     const double factor = std::pow(outcome.batch / batch, outcome.rate_exponent);
     const Branch branch{.global_batch = static_cast<int64_t>(outcome.batch),
@@ -96,12 +98,20 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
     outcome.loss = end.loss;
     outcomes.push_back(outcome);
     modelled_seconds += end.seconds;
+    calibration.branches = std::ssize(outcomes);
+    calibration.seconds = seconds();
+    if (calibration.seconds > request.most_seconds) break;
   }
-  calibration.branches = std::ssize(outcomes);
-  calibration.seconds = seconds();
+  const int64_t repetitions = calibration.branches / (std::ssize(branches) / request.repetitions);
+  if (repetitions == 0) {
+    calibration.reason = concat("the branches took longer than the ", format_duration(request.most_seconds),
+                                " that were left of adapt.explore_budget");
+    return {.calibration = calibration};
+  }
+  std::erase_if(outcomes, [&](const BranchOutcome& outcome) { return outcome.repetition >= repetitions; });
   const BranchEfficiencies efficiencies = branch_efficiencies(outcomes, batch);
   const auto critical =
-      critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, request.repetitions);
+      critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, repetitions);
   if (critical) {
     calibration.critical_batch = critical->value;
     calibration.deviation = critical->deviation;

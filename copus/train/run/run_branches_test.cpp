@@ -2,9 +2,11 @@
 // change it.
 #include "copus/train/run/run_branches.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,9 +20,11 @@ namespace copus {
 namespace {
 
 using namespace layouts;
+using ::testing::HasSubstr;
 
 const auto go_on = [] { return StopReason::none; };
 const auto nothing = [] {};
+constexpr double unlimited = std::numeric_limits<double>::infinity();
 
 class RunBranches : public ::testing::Test {
  protected:
@@ -57,8 +61,8 @@ class RunBranches : public ::testing::Test {
         if (step != 4 || !with_branches) continue;
         record.noise_scale = 5;
         const TrainingState before = trainer.state();
-        const BranchesEnd end =
-            train_branches(config, {config.train.global_batch, 1}, record, trainer, dataset, world, go_on, nothing);
+        const BranchesEnd end = train_branches(config, {config.train.global_batch, 1, unlimited}, record, trainer,
+                                               dataset, world, go_on, nothing);
         EXPECT_EQ(end.stopped, StopReason::none);
         EXPECT_TRUE(trainer.state() == before);
         mine.calibration = end.calibration;
@@ -132,12 +136,24 @@ TEST_F(RunBranches, StopWithTheRun) {
     const StepRecord record = trainer.step();
     int asked = 0;
     const BranchesEnd end = train_branches(
-        here, {8, 1}, record, trainer, dataset, world,
+        here, {8, 1, unlimited}, record, trainer, dataset, world,
         [&] { return ++asked > 20 && world.rank() == 0 ? StopReason::terminate : StopReason::none; }, nothing);
     EXPECT_EQ(end.stopped, StopReason::terminate);
     EXPECT_FALSE(end.calibration.critical_batch);
     EXPECT_EQ(end.calibration.reason, "the run was interrupted");
     EXPECT_EQ(trainer.step().step, 2) << "the run itself can still go on";
+  });
+}
+
+TEST_F(RunBranches, EndWithTheBudget) {
+  const RunConfig here = config({ranks(2, 1, 1)});
+  train_on_every_rank(here, [&](Trainer& trainer, World& world, const Dataset& dataset) {
+    const StepRecord record = trainer.step();
+    const BranchesEnd end = train_branches(here, {8, 2, 0}, record, trainer, dataset, world, go_on, nothing);
+    EXPECT_EQ(end.calibration.branches, 1) << "no other branch begins";
+    EXPECT_FALSE(end.calibration.critical_batch);
+    EXPECT_THAT(end.calibration.reason, HasSubstr("adapt.explore_budget"));
+    EXPECT_GT(end.calibration.seconds, 0);
   });
 }
 

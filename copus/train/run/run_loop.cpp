@@ -301,14 +301,11 @@ void RunLoop::stand_still(PassedBoundary& passed) {
 // Measures the critical batch by branches, if that is still due after this step. A calibration counts as done even if
 // it does not finish, because otherwise a run that is often interrupted would repeat it for ever.
 void RunLoop::calibrate(PassedBoundary& passed) {
-  std::array<int64_t, 2> words = {};
-  if (leader_) {
-    const CalibrationRequest request = leader_->calibration_due().value_or(CalibrationRequest());
-    words = {request.batch, request.repetitions};
-  }
-  world_.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
-  if (words[1] == 0) return;
-  const CalibrationRequest request{words[0], words[1]};
+  CalibrationRequest request;
+  if (leader_) request = leader_->calibration_due().value_or(request);
+  static_assert(std::is_trivially_copyable_v<CalibrationRequest>);
+  world_.everyone().broadcast(&request, sizeof(request), DataType::byte, 0);
+  if (request.repetitions == 0) return;
   passed.calibration = calibration_of(request, *passed.record, trainer_);
   passed.calibration->reason = "a rank was lost";
   if (leader_) leader_->begin_calibration(request, passed.record->step);

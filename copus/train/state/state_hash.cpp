@@ -39,7 +39,7 @@ uint64_t hash_values(uint64_t key, int64_t first_index, std::span<const float> v
 }
 
 uint64_t hash_of_text(TrainingState state) {
-  state.elapsed_seconds = 0;
+  state.elapsed_seconds = state.paused_seconds = 0;
   return stream_key(0, to_json(state));
 }
 

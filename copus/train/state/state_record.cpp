@@ -78,6 +78,7 @@ void visit_numbers(Record& record, Training& training, const auto& visit) {
   visit(record, training.skipped_samples);
   visit(record, training.skipped_in_a_row);
   visit(record, training.elapsed_seconds);
+  visit(record, training.paused_seconds);
   visit(record, training.seed);
   visit(record, training.sequence_length);
   visit(record, training.byte_tokens);

@@ -120,7 +120,7 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   record.micro_batch = configuration.micro_batch;
   record.skipped_samples = state.skipped_samples;
   record.elapsed_seconds = state.elapsed_seconds;
-  record.seconds_left = seconds_left(config_.train, state.consumed_tokens, state.elapsed_seconds);
+  record.seconds_left = seconds_left(config_.train, state.consumed_tokens, state.elapsed_seconds, state.paused_seconds);
   record.share_done = learning_rate_.share(progress);
   if (norms) {
     record.small_batch = norms->small_batch;

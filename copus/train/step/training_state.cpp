@@ -22,6 +22,7 @@ void for_each_field(State& state, Visit visit) {
   visit("skipped_samples", state.skipped_samples);
   visit("skipped_in_a_row", state.skipped_in_a_row);
   visit("elapsed_seconds", state.elapsed_seconds);
+  visit("paused_seconds", state.paused_seconds);
   visit("seed", state.seed);
   visit("sequence_length", state.sequence_length);
   visit("byte_tokens", state.byte_tokens);

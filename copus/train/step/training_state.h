@@ -21,6 +21,7 @@ struct TrainingState {
   int64_t skipped_samples = 0;   // sequences of skipped steps
   int64_t skipped_in_a_row = 0;  // consecutive skipped steps until now
   double elapsed_seconds = 0;    // of training, without evaluation and checkpoints
+  double paused_seconds = 0;     // part of elapsed_seconds that switches, calibrations and healing took
   uint64_t seed = 0;             // of the run, for weights and data order
   int64_t sequence_length = 0;   // length of the samples
   bool byte_tokens = false;      // whether tokens are bytes of text
@@ -38,6 +39,12 @@ struct TrainingState {
 
   // Returns the index of the next sample in the data.
   uint64_t data_position() const { return static_cast<uint64_t>(consumed_samples - data_begin); }
+
+  // Adds a pause between two steps.
+  void add_pause(double seconds) {
+    elapsed_seconds += seconds;
+    paused_seconds += seconds;
+  }
 
   bool operator==(const TrainingState&) const = default;
 };

@@ -58,7 +58,7 @@ std::optional<SwitchReport> Switcher::commit_if_due() {
     }
     training_.clock.forget_expectation();
   }
-  state.elapsed_seconds += seconds;
+  state.add_pause(seconds);
   training_.clock.add_pause(report.pause_seconds);
   return report;
 }

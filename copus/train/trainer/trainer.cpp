@@ -157,7 +157,7 @@ std::optional<Obstacle> Trainer::obstacle_to_branch(int64_t global_batch) const 
 }
 
 void Trainer::spend(double seconds) {
-  training_.state.elapsed_seconds += seconds;
+  training_.state.add_pause(seconds);
   training_.clock.add_pause(seconds);
   survival_.write_record(training_.state);
 }
@@ -220,7 +220,9 @@ double Trainer::share_done() const {
 }
 
 double Trainer::seconds_left() const {
-  return copus::seconds_left(training_.config.train, training_.state.consumed_tokens, training_.state.elapsed_seconds);
+  const TrainingState& state = training_.state;
+  return copus::seconds_left(training_.config.train, state.consumed_tokens, state.elapsed_seconds,
+                             state.paused_seconds);
 }
 
 }  // namespace copus
