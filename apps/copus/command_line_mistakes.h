@@ -1,5 +1,5 @@
-// Makes the message for a command line that cannot be parsed. A message names the wrong word, the expected words, and
-// the help that explains them.
+// Explains to the user why a command line cannot be parsed. A message names the wrong word, the expected words, and the
+// help that explains them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,8 +11,8 @@ namespace copus {
 // because a misspelt word is often the reason why another word seems to be missing.
 std::string explain(const CLI::ParseError& error, CLI::App& program);
 
-// Throws UserError if an option or an argument of the given command is empty, as when a shell variable is not set. Only
-// a prompt may be empty.
+// Throws UserError if an option or an argument of the given command is empty, because the user has probably used an
+// unset shell variable. Only a prompt may be empty.
 void refuse_empty_values(const CLI::App& program);
 
 // Lists the available commands.

@@ -85,8 +85,8 @@ int exit_code_with_output(int exit_code) {
   return exit_code == 0 ? users_mistake : exit_code;
 }
 
-// Ends the process when an exception leaves a thread other than the first. If the user can fix the cause, prints how
-// to, and writes no core dump.
+// Ends the process when an exception leaves a thread other than the first. If the exception is a UserError, prints its
+// message and writes no core dump.
 [[noreturn]] void end_of_a_thread() {
   const std::exception_ptr end = std::current_exception();
   const int exit_code = end ? tell(end) : our_bug;
