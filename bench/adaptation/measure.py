@@ -115,8 +115,8 @@ def main() -> int:
         if len(some) > 1:
             parts[f"gain_of_{kind}"] = judge([row["predicted_gain"] for row in some],
                                              [row["realised_gain"] for row in some])
-    # Compares predicted gains with the progress after the switch. progress_ratio also contains all other reasons why
-    # the loss falls more slowly later in a run.
+    # Compares predicted gains with the progress after the switch. progress_ratio tends to be lower than the gain,
+    # because the loss falls more slowly later in a run, with or without a switch.
     fell = [row for row in with_gain if row["progress_ratio"] is not None]
     if len(fell) > 1:
         parts["progress"] = judge([row["predicted_gain"] for row in fell], [row["progress_ratio"] - 1 for row in fell])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does following the adviser pay? Compares an advised batch with a constant one in plain PyTorch on the CPU.
+"""Does following the adviser pay? Compares an advised batch with a constant batch, in plain PyTorch on the CPU.
 
 Seeds are paired; see README.md in this folder. Continues from the results in --results; prints a table.
 """

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """How often does the adviser's test of norms (python/copus/input_checks.py) raise a false alarm, and after how many
-steps does it notice which mistakes?
+steps does it notice each kind of mistake?
 
-See README.md in this folder. Simulates steps of jobs whose gradient and noise are known. The scenarios have two
-halves. The test's parameters were chosen on the first half alone. By default the second half is reported, with other
-seeds.
+See README.md in this folder. Simulates steps of jobs whose gradient and noise are known. One half of the scenarios was
+used to choose the test's parameters. By default, only the other half is reported, with other seeds.
 """
 
 import argparse
@@ -30,8 +29,8 @@ PIECE = 512  # steps simulated at once
 
 
 class Mistake:
-    """A user's mistake: a factor on the small gradient's squared norm, and on the number of samples passed to
-    step()."""
+    """A user's mistake, as factors on two inputs: the small gradient's squared norm, and the number of samples passed
+    to step()."""
 
     def __init__(self, factor=1.0, claimed=1.0, half=False, left=False):
         self.factor, self.claimed, self.half, self.left = factor, claimed, half, left

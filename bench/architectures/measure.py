@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the speed of each architecture with Llama's in an equal shape: its share of the matmul peak over Llama's.
+"""Compares the speed of each architecture with that of a Llama of equal shape, as the ratio of their MFUs.
 
 Each shipped configuration in configs/models is cut to the same layers, hidden size, heads and feed-forward work. Two
 processes take turns (`copus bench step --serve`), so that a busy machine disturbs both. Several pairs of processes run

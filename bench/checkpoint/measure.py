@@ -1,13 +1,13 @@
-"""Measures what a checkpoint costs a job of several ranks: how long training pauses, how long the checkpoint takes to
-complete, and how much memory each rank needs for it in addition to its state.
+"""Measures what a checkpoint costs a job of several ranks: the pause of training, the time until the checkpoint is
+complete, and the memory that each rank needs besides its state.
 
 Usage: measure.py [--rounds N] [--set SECTION.KEY=VALUE]... NAME=PATH_TO_COPUS...
 
-In each round each program in turn trains one step, with a checkpoint at the end, and then two steps with a checkpoint
-between them, in a temporary folder on the disk of --folder. The model has 0.27 billion parameters and the layout four
-ranks, unless --set says otherwise. The pause is between the two steps. A rank's memory is the sum of RssAnon and
-RssShmem in /proc/<pid>/status, sampled every 5 ms. The result is the maximum between the end of the single step and the
-checkpoint's completion, minus the value at the end of the step.
+In each round, each program first trains one step with a checkpoint at the end, then two steps with a checkpoint between
+them. Files go to a temporary folder on the disk of --folder. The model has 0.27 billion parameters and the layout four
+ranks, unless --set says otherwise. The pause is measured between the two steps. Memory is measured after the single
+step: the sum of a rank's RssAnon and RssShmem in /proc/<pid>/status, sampled every 5 ms. The result is its maximum
+until the checkpoint is complete, minus its value at the end of the step.
 """
 
 import argparse

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What does attention within documents save? Measures tokens/s with and without it, beside the prediction.
+"""What does attention within documents save? Measures tokens/s with and without it, and compares them with the
+prediction.
 
     bench/documents/measure.py build/copus [--lengths 100 1000 10000] [--turns 5] [--hidden 64] [--machine here.toml]
 
 Makes a corpus of documents of about each length (exponentially distributed) and trains a small Llama on sequences of
-4,096 tokens, in turns with and without data.mask_across_documents. Prints for each length the document length that the
-run measured, processor seconds of a step (of one thread; the median of the turns, with their range), the seconds that
-were predicted, and the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes
-start-up: the time of a one-step run is subtracted. A busy machine changes it less than it changes tokens/s. The corpus
-is as long as the steps, so that every sequence counts once: sequences of few documents differ much in their work.
-Predictions come from a run's start, before it has learned from a step, on a machine that `copus profile --machine` has
-described in fp32; without --machine this is done first.
+4,096 tokens, in turns with and without data.mask_across_documents. For each length, prints the document length that the
+run measured; the processor seconds of a step on one thread (median and range over the turns) and their prediction; and
+the ratio of tokens/s with and without the mask, measured and predicted. Processor time excludes start-up: the time of a
+one-step run is subtracted. A busy machine changes processor time less than tokens/s. The run reads every sequence of
+the corpus once, because sequences of few documents differ much in their work. Predictions are made at the start of a
+run, before it has learned from a step. They need a description of this machine by `copus profile --machine` in fp32;
+without --machine, the script first makes one.
 """
 
 import argparse

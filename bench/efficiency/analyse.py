@@ -29,8 +29,8 @@ UPDATES = [2.5 * i for i in range(33)]  # k, 0 .. 80
 
 
 def ln_efficiency(point: dict, c: float, updates: float) -> float:
-    """Returns ln SE(B) relative to the reference batch, with 1 / B_c = 1 / (c phi) + k / n, where n is the number of
-    samples that the trunk has read."""
+    """Returns ln SE(B) relative to the reference batch. The critical batch B_c follows from 1 / B_c = 1 / (c phi) + k /
+    n, where phi is the noise scale and n the number of samples that the trunk has read."""
     critical = 1 / (1 / (c * point["phi"]) + updates / point["consumed"])
     return -math.log((critical + point["batch"]) / (critical + point["reference"]))
 
@@ -43,8 +43,8 @@ class Constants(typing.NamedTuple):
 
 
 class Form:
-    """A form of ln of the efficiency: power * ln SE_c,k + alpha * ln kappa, because r^(2 alpha) = kappa^alpha with
-    r = kappa^(1/2). Parameters that are None are fitted."""
+    """A formula for the logarithm of the efficiency at kappa = batch / reference batch: power * ln SE + alpha * ln
+    kappa, with SE as in ln_efficiency. Parameters that are None are fitted."""
 
     def __init__(self, name: str, c: float | None, alpha: float | None = 0, power: float | None = 1,
                  updates: float | None = 0):
@@ -136,8 +136,8 @@ class Rows:
 
 
 def points_of(rows: Rows, exponent: float = 0.5, seeds: list[int] | None = None) -> list[dict]:
-    """Returns the means over seeds for the sets that have a phi. A seed that is repeated in `seeds` is counted
-    repeatedly."""
+    """Returns the means over seeds for the sets with a measured noise scale phi. A seed that occurs twice in `seeds`
+    counts twice."""
     points = []
     for name, (model, point, _, _) in SETS.items():
         if point == 0:
@@ -207,8 +207,8 @@ def fit_forms(rows: Rows) -> list[tuple[Form, Constants]]:
 
 
 def print_costs(points: list[dict], fitted: list[tuple[Form, Constants]]) -> None:
-    """Prints the seconds that a run loses in the batch that a form prefers, relative to the best measured batch: the
-    mean and the worst over sets."""
+    """Prints how many seconds a run loses if it uses the batch that a form prefers instead of the best measured batch:
+    the mean and the worst over sets."""
     print("\n| form | " + " | ".join(f"a/k = {a}" for a in OVERHEADS) + " |\n" + "|---" * (len(OVERHEADS) + 1) + "|")
     for form, constants in fitted:
         cells = []

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the trunks of sandwich.md again, measures their noise scales in other norms at the branch points, with the
-weights held still, and appends a line for each point to data/norms.jsonl. sandwich_analyse.py compares them with phi.
+"""Trains the trunks of sandwich.md again. At each branch point it measures the noise scales in other norms, with fixed
+weights, and appends a line to data/norms.jsonl. sandwich_analyse.py compares them with the noise scale phi.
 
 Usage: norms.py [--copus build/copus] [--work DIR]
 """

@@ -36,8 +36,9 @@ ENDS = ("constant", "decay")
 
 
 def sandwich_arms(point: int) -> list[dict]:
-    """Returns the arms of one branch point. Rungs are arms in the reference batch that read a part of the samples
-    before the return."""
+    """Returns the arms of one branch point. An arm trains in its own batch and then returns to the reference batch. The
+    arms whose own batch is the reference batch are the rungs; they read different numbers of samples before the
+    return."""
     arms = []
     for length, after in LENGTHS[point]:
         shared = dict(length=length, after=after)
@@ -98,8 +99,8 @@ class Experiment:
         return result
 
     def best_power(self, batch: int, middle: int) -> int:
-        """Returns the exponent e for which the whole run at rate LOWEST_RATE * 2**e has the lowest loss at its end. The
-        grid of exponents grows until the best exponent is inside the grid."""
+        """Returns the exponent e for which a whole run at rate LOWEST_RATE * 2**e ends with the lowest loss. The range
+        of tried exponents grows until the best exponent is not at its edge."""
         losses: dict[int, float] = {}
         wanted = {middle - 1, middle, middle + 1}
         while wanted:

@@ -103,9 +103,9 @@ def whole_runs(rows: list[dict], model: str) -> Table:
 
 
 def whole_run_of(critical_batch) -> float:
-    """Returns B_c of a whole run, given B_c after n samples as critical_batch(n). A whole run in batch B reaches the
-    loss that the reference batch reaches with n* samples. The integral of dn / SE(B; n) from 0 to n* is the run's
-    length."""
+    """Returns the critical batch B_c of a whole run. critical_batch(n) is B_c after n samples. A run in batch B needs
+    the integral of dn / SE(B; n) from 0 to n* samples to reach the loss that the reference batch reaches with n*
+    samples."""
     worth = {}
     for batch in BATCHES:
         step, needed, n = RUN / 20_000, 0.0, 0.0
@@ -249,8 +249,9 @@ def shown(table: Table) -> str:
 
 
 def laws(measured: dict[str, dict[int, dict[int, float]]], noises: dict[str, dict[str, dict[int, float]]]) -> None:
-    """Prints each law's constant, fitted on one model, and its root mean square error of ln SE on the other. `noises`:
-    noise scales by norm, model and point. All laws are compared at the points where every noise scale is known."""
+    """Fits the constant of each law on one model, and prints it with the law's root mean square error of ln SE on the
+    other model. `noises` holds noise scales by norm, model and point. All laws are compared at the points where every
+    noise scale is known."""
     noises = {norm: noise for norm, noise in noises.items() if set(noise) >= set(measured)}
     forms = {f"c {norm}": lambda model, point, noise=noise: noise[model][point] for norm, noise in noises.items()}
     forms["a n^0.46"] = lambda model, point: (point + LENGTHS[point][0][0] / 2)**0.46

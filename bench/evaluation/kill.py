@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills `copus compare` at random moments, resumes it, and compares its table with that of an undisturbed comparison.
+"""Kills `copus compare` at random moments, resumes it, and compares its table with the table of an undisturbed
+comparison.
 
     bench/evaluation/kill.py [--copus build/copus] [--times 20] [--seed 1]
 

@@ -56,8 +56,8 @@ def points(tokens: float) -> list[float]:
 
 
 def ramp(seconds_by_batch: dict, sequence_length: int, tokens: float, at_end: float | None = None) -> tuple:
-    """Returns the predicted seconds of the whole ramp, and its (first consumed sample, batch) pairs. `at_end` is the
-    critical batch at the end, in sequences, if it is not that of the law."""
+    """Returns the predicted seconds of the whole ramp, and its (first consumed sample, batch) pairs. If given, `at_end`
+    replaces the law's critical batch at the end, in sequences."""
     schedule, elapsed = [], 0.0
     if at_end is None:
         at_end = critical_tokens(tokens) / sequence_length

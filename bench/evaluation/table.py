@@ -45,8 +45,8 @@ def seconds_of_runs(results: dict) -> float | None:
 
 
 def seconds(result: dict, length: float | None) -> list:
-    """Returns the mean seconds to each target and the number of censored runs, which count as `length` seconds; None
-    where the seconds are not known."""
+    """Returns the mean seconds to each target and the number of runs that missed the target (censored), which count as
+    `length` seconds. None where the seconds are unknown."""
     times = []
     for target in result["targets"]:
         runs = [run["seconds"] for run in target["runs"]]
@@ -134,8 +134,8 @@ def median_text(logarithms: list[float]) -> str:
 
 
 def interval(mine: dict, other: dict) -> str:
-    """Returns the ratio of the times to a target with its 95 % interval, by Student's distribution of the pairs; the
-    median of the ratios if times are censored."""
+    """Returns the ratio of the times to a target with its 95 % interval, by Student's t distribution over the paired
+    seeds. If a run missed the target, returns the median of the ratios instead."""
     if mine is other:
         return ""
     if not (is_censored(mine) or mine["refusal"] is None) or not (is_censored(other) or other["refusal"] is None):
@@ -165,8 +165,8 @@ def print_arms(path: pathlib.Path, against: str) -> None:
 
 
 def mean_and_peak(mine: list, others: list[list]) -> str:
-    """Returns the mean and the largest saving of an arm compared with the fastest of the other arms, over the targets
-    whose times are known or censored. Times are those of `seconds`."""
+    """Returns the mean and the largest saving of an arm compared with the fastest of the other arms. Both are over the
+    targets for which seconds() gives a time."""
     gains, missed, unknown = [], 0, 0
     for at, time in enumerate(mine):
         known = [other[at][0] for other in others if other[at] is not None]
@@ -250,8 +250,8 @@ def seconds_to(loss: float, run: pathlib.Path) -> float | None:
 
 
 def print_primary(directory: pathlib.Path, arm: str, static: str, others: list[str]) -> None:
-    """Prints the time to the loss that `static` has at its end, seed by seed: `arm` over `static`, which is the primary
-    comparison, and over each other arm, with Holm's adjustment of these secondary comparisons."""
+    """Compares, seed by seed, the times to the loss that `static` has at its end. The primary comparison is `arm` with
+    `static`. The secondary comparisons, of `arm` with each other arm, are adjusted by Holm's method."""
     results = json.loads((directory / "results.json").read_text())
     ran = {result["name"]: result["arm"] for result in results["results"]}
     if missing := [name for name in (arm, static, *others) if ran.get(name) is None]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes, without a GPU, the minimum time of a training step on an H100 or H200, and so the highest possible MFU.
 
-Rates are published ones, as listed with their sources in configs/clusters/: matrix products at the best measured rate,
+It uses published rates, which configs/clusters/ lists with their sources: matrix products at the best measured rate,
 attention at FlashAttention-2's rate for the length, everything else at the bandwidth of a copy. Parts do not overlap,
 as in `copus bench step`, which computes the same floors from rates that it measures itself. Prints the table of
 docs/gpu.md. Standard library only.
@@ -56,8 +56,8 @@ def floor_of(case: Case, device: dict, tokens: int) -> Floor:
     matmul_rate, bandwidth = device["matmul_teraflops"] * 1e12, device["memory_gigabytes_per_second"] * 1e9
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     convention = 12 * layers * hidden * case.sequence
-    # Scores and their product with the values take 2 operations each, over the causal half. The backward pass takes 2.5
-    # times as many operations.
+    # Per element of the causal half, the scores take 2 operations, and so does their product with the values. The
+    # backward pass takes 2.5 times as many operations.
     causal_forward = tokens * layers * 2 * 2 * case.sequence * hidden / 2
     share = 1.0 if hidden // config["num_attention_heads"] != 64 else HEADS_OF_64[case.sequence]
     forward = dict(device["attention_forward"])[case.sequence] * share * matmul_rate

@@ -2,7 +2,7 @@
 """Compares training steps of Copus with PyTorch's (transformers; eager, torch.compile) on one GPU, in a given time.
 
 All sides do the same work: the model of a config.json with random weights, computed in bf16, with fp32 weights,
-gradients and AdamW moments, clipping, and the same number of micro-batches of the same size a step. They take turns,
+gradients and AdamW moments, and clipping. A step has equally many micro-batches of the same size. The sides take turns,
 each in a process of its own; a waiting process releases the GPU's memory. The micro-batch is the largest power of two
 that fits both eager PyTorch and Copus, up to a limit. Cases are measured in order of importance; a case for which too
 little time is left is reported as not measured. PyTorch runs with its fast settings, and Copus with the deterministic

@@ -246,7 +246,7 @@ def comm_tests(bench: Bench) -> dict:
 
 def selftest(ranks: int, limit: float, extra: dict | None = None):
     """Returns a case that gives the self-test's result. With two ranks, the result also has the GPU memory of one
-    rank's communicator: both ranks open their communicators at the same time, so each takes half of the increase. With
+    rank's communicator. Both ranks open their communicators at the same time, so this is half of the increase. With
     more ranks several groups open at once, and their memory cannot be separated."""
 
     def run(bench: Bench) -> dict:

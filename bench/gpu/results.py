@@ -52,8 +52,8 @@ class Case:
 
 
 def cases_by_importance() -> list[Case]:
-    """In one case the whole model is compiled, to compare with compiling its layers, which takes a third of the time.
-    A case with parameters in bf16 is only for information."""
+    """One case compiles the whole model. The others compile only its layers, which takes a third of the time. A case
+    with parameters in bf16 is only for information."""
     pure = {"precision": "bf16-parameters"}
     return [
         Case("qwen2.5-1.5b", 2048),
@@ -75,7 +75,8 @@ def cases_by_importance() -> list[Case]:
 
 
 class Budget:
-    """Distributes seconds over cases in their order: a case begins only if its expected duration is left.
+    """Distributes the available seconds over cases in their order. A case begins only if its expected duration fits
+    into the remaining time.
 
     The duration of a case is guessed from its sides and size, and corrected by the durations of the previous cases.
     """

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Injects faults at every place of a job that trains, heals, loses ranks in order and resumes. Is any step lost?
+"""Injects faults at every place of a job that trains, recovers from failures, lets ranks leave and resumes. Is any step
+lost?
 
-A place is a rank's report of where it is; reports that differ only in numbers are the same place. A run with only the
-story's own faults lists the places, so that no new place is missed. A cell is a place, a process with its role, and a
-kind: KILL, STOP, PAUSE (stopped for three seconds) or TERM. Each cell is one run; `--pairs` adds runs of two cells at
-once, drawn by a seed.
+A story is a layout and the faults that are part of it. A place is a rank's report of where it is in the program;
+reports that differ only in numbers are the same place. For each story, a run without further faults lists the places,
+so that no new place is missed. A cell is a place, a process with its role, and a kind: KILL, STOP, PAUSE (stopped for
+three seconds) or TERM. Each cell is one run; `--pairs` adds runs of two cells at once, drawn by a seed.
 
 A run survives if it exits with code 0, has every step once, consumes the same samples and has the same losses as the
-undisturbed run, and `copus replay` reproduces its decisions. A run that ends otherwise, with one message or with code
-75, is resumed. If it then meets all of these conditions, it is listed as refused. Anything else is reported. A second
-call continues from the file:
+undisturbed run, and `copus replay` reproduces its decisions. A run that instead ends with one message, or with code 75,
+is resumed. If it then meets all of these conditions, it is listed as refused. Anything else is reported as lost work. A
+second call continues from the output file:
     python3 bench/healing/cells.py --output cells.jsonl --pairs 200
     python3 bench/healing/cells.py --output cells.jsonl --table
 """
@@ -72,8 +73,8 @@ device = { matmul_teraflops = 0.1 }
 MOVES = "".join(json.dumps({"after_step": step, "configuration": configuration}) + "\n" for step, configuration in
                 ((6, "d=4,t=1,p=1,B=8,b=1,zero=3"), (12, "d=1,t=2,p=2,B=8,b=1"), (18, "d=2,t=2,p=1,B=8,b=1,zero=2")))
 
-# The layout, the faults that are part of the story, and, by number and with their roles, the further processes in which
-# faults are injected.
+# Each story has a layout and the faults that are part of it. Further faults are injected into the listed processes,
+# which are given by number, with their roles.
 STORIES = {
     "two ranks": (PAIR, [], {0: "leader", 1: "holder"}),
     "four ranks that move": (MOVING, [], {0: "leader", 3: "holder"}),

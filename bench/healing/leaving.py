@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs whose ranks and machines leave in order at random moments: does any of them lose a step?
+"""Asks ranks and machines to leave a job at random moments. Does any job lose a step?
 
 Each run trains the same small model on two machines of two ranks each, simulated by two launchers on this machine. The
 run's seed draws the layout. SIGTERM is sent to machines and ranks at random moments, together or in sequence. A job

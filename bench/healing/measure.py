@@ -141,8 +141,8 @@ class Job:
             lines.append(Line(time.monotonic(), text.rstrip("\n")))
 
     def look(self) -> None:
-        """Reads the steps that were logged since the last call. A process that takes over a run cuts the log to the
-        step from which the process resumes."""
+        """Reads the steps that were logged since the last call. The log may have become shorter: a process that takes
+        over a run truncates the log to the step from which it resumes."""
         now = time.monotonic()
         try:
             with open(self.folder / "run" / "run.jsonl", "rb") as log:

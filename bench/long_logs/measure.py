@@ -3,11 +3,11 @@
 
     bench/long_logs/measure.py build/copus [OTHER_PROGRAM ...] [--steps 1000000] [--max-time 30]
 
-The steps are generated, not trained: a run of a few steps gets a log of `--steps` lines. Its checkpoint gets the
-position after the last line, with checksums that fit. With --adapting the run decides by Goodput, and decisions.jsonl
-is generated as well: a decision after every 100 steps and a state after every 1,000. With --no-states decisions.jsonl
-has no states, like the logs of early versions, so the resumed run repeats all steps up to the first difference. Each
-program makes a run of its own and prints a row with
+The steps are generated, not trained: a run of a few steps gets a log of `--steps` lines, and its checkpoint gets the
+matching step number and valid checksums. With --adapting the run decides by Goodput, and decisions.jsonl is generated
+as well: a decision after every 100 steps and a state after every 1,000. With --no-states decisions.jsonl has no states,
+like the logs of early versions, so the resumed run repeats all steps up to the first difference. Each program makes a
+run of its own and prints a row with
 
 - the seconds from the start of the process to the first step, of a new run and of the resumed one,
 - the seconds of a run that `--max-time` ends,

@@ -3,10 +3,10 @@
 
     bench/many_sources/measure.py build/copus [OTHER_PROGRAM ...] [--sources 1 3000 100000] [--equal] [--ranks 2]
 
-Each source is a small text file with a weight of its own, from 1e-6 to 1 (--equal: all weights are 1), whose tail is
-held out. A run makes two steps and evaluates, and is resumed for two more. Each program and number of sources prints a
-row: seconds from the start of the process to the first step, for the new run and the resumed one; seconds of the whole
-new run; peak resident bytes of its largest process; and the bytes of files in its folder.
+Each source is a small text file with its own weight, from 1e-6 to 1 (with --equal, all weights are 1). The end of each
+file is held out. A run makes two steps and evaluates, and is resumed for two more. Each program and number of sources
+prints a row: seconds from the start of the process to the first step, for the new run and the resumed one; seconds of
+the whole new run; peak resident bytes of its largest process; and the bytes of files in its folder.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Which number of the noise scale's interval is nearest to the truth? Draws norms of many runs, and prints the error of
-each candidate at several steps and when a value first appears (README.md)."""
+"""Which value within the noise scale's interval is the best estimate of the truth? Draws norms of many runs. Prints the
+error of each candidate value at several steps, and the step at which it is first known (README.md)."""
 
 import argparse
 

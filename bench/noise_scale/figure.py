@@ -1,6 +1,7 @@
-"""Draws the noise scale of several runs over the samples that they have consumed, as a self-contained SVG: one panel
-for each learning rate, one colour for each global batch, the online curves as lines with bands. Points with error bars
-were measured at checkpoints: filled points by the reference, hollow points online with fixed weights.
+"""Draws the noise scale of several runs over their consumed samples, as a self-contained SVG. There is one panel for
+each learning rate and one colour for each global batch. Lines with bands were measured during training. Points with
+error bars were measured at checkpoints: filled points by the reference, hollow points by training's own probe with
+fixed weights.
 """
 
 import math

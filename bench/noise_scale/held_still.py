@@ -1,5 +1,5 @@
-"""Computes the noise scale from the lines of run.jsonl in which the weights were fixed. Every step has the same weight
-in the mean, so the only difference from the reference is the source of the two norms. The formulas come from
+"""Computes the noise scale from the lines of run.jsonl in which the weights were fixed. All steps count equally, as in
+the reference (`copus gns`). So the two differ only in where the norms come from. The formulas come from
 copus/statistics/gradient_noise.h (two batch sizes) and copus/statistics/noise_scale.h (Fieller's interval).
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Is the noise scale of training the same as that of a slow reference? Trains the quickstart's model with every pair of
-a global batch and a learning rate, always on the same samples, and keeps three checkpoints of each run. At each
+"""Does the noise scale that training measures agree with a slow reference? Trains the quickstart's model with every
+pair of a global batch and a learning rate, always on the same samples, and keeps three checkpoints of each run. At each
 checkpoint it measures the noise scale with `copus gns`, and with training's own probe at fixed weights. It writes into
 the folder --out:
 

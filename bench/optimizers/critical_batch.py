@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Measures the critical batch under AdamW and Muon by branches, beside the noise scales in four norms.
+"""Measures the critical batch under AdamW and Muon by training branches, and the noise scales in four norms for
+comparison.
 
     bench/optimizers/critical_batch.py build/copus --data data/wordnet --rows bench/optimizers/critical_batch.jsonl
 
-README.md states the question, the repetitions and the analysis before anything ran. Every finished run is a row of the
-file of rows; runs that have a row are not repeated. Prints the tables at the end, or with --table alone.
+README.md states the question, the repetitions and the analysis, which were fixed before anything ran. Every finished
+run is a row of the file of rows; runs that have a row are not repeated. Prints the tables at the end, or with --table
+alone.
 """
 
 import argparse

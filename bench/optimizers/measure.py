@@ -3,8 +3,8 @@
 
     bench/optimizers/measure.py build/copus --data data/gcide --rows bench/optimizers/rows.jsonl [--model small]
 
-README.md states the question, the repetitions and the rule before anything ran. Every finished run is a row of the
-file of rows; runs that have a row are not repeated. Prints the table at the end, or with --table alone.
+README.md states the question, the repetitions and the rule, which were fixed before anything ran. Every finished run is
+a row of the file of rows; runs that have a row are not repeated. Prints the table at the end, or with --table alone.
 """
 
 import argparse

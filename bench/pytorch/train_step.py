@@ -2,9 +2,9 @@
 """Compares a training step of Copus with PyTorch's (transformers' LlamaForCausalLM, eager and torch.compile).
 
 Every side is a process of its own with the same shape, precision (fp32), threads and optimizer (AdamW, clipping). The
-sides take turns: ours, eager, compile, ours, ... The waiting sides block on their stdin, so other changes on the
-machine affect all sides alike. A ratio is our tokens/s divided by theirs: the median over the rounds of the ratio
-within a round, with the smallest and the largest ratio. Run nothing else meanwhile.
+sides take turns: ours, eager, compile, ours, ... The waiting sides block on their stdin. Because of the turns, changes
+of the machine's speed affect all sides equally. In each round, our tokens/s are divided by theirs. Prints the median,
+the smallest and the largest of these ratios. Run nothing else meanwhile.
 """
 
 import argparse
@@ -74,8 +74,8 @@ def measure(shape: Shape, names: list[str], threads: int, rounds: int, seconds: 
     for name in names:
         progress(f"  warming up {name} ... ")
         sides.append(Side(name, shape, threads))
-    # A turn has as many steps as the fastest side makes in `seconds`, so that it outlasts the ramp of the processor's
-    # clock.
+    # A turn has as many steps as the fastest side makes in `seconds`, so that the processor reaches its full clock
+    # frequency.
     steps = max(2, round(seconds / min(side.run(1) for side in sides)))
     progress(f"\n  {rounds} rounds of {steps} steps each: ")
     seconds_per_step = {name: [] for name in names}

@@ -5,12 +5,11 @@
 
 Makes a corpus of shards of 1 MB (uint16) and one pair with the same tokens, in a temporary folder, which takes 2 GB of
 disk for 2,000 shards. Three runs take turns: over the one file, over the shards as one corpus (a pattern), and over the
-shards one after the other (data.shuffle_shards). Each turn prints seconds from the start of the process to the first
-step, tokens/s of all steps except the first two (with the waits between steps), tokens per second of processor time of
-the whole run (which a busy machine changes less), and resident memory after a quarter of the run and at its end,
-without pages of files.
-Then a run over shards, one after the other, is killed by SIGKILL at random moments and resumed, and its losses are
-compared bitwise with the losses of an undisturbed run.
+shards one after the other (data.shuffle_shards). Each turn prints four values: seconds from the start of the process to
+the first step; tokens/s of all steps except the first two, including the waits between steps; tokens per second of
+processor time, which a busy machine changes less; and resident memory without pages of files, after a quarter of the
+run and at its end. Then a run over shards, one after the other, is killed by SIGKILL at random moments and resumed, and
+its losses are compared bitwise with the losses of an undisturbed run.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 """Measures how many bytes torchtitan's own Llama layer (0.2.2 or 0.3.0) keeps from its forward to its backward pass.
 
 The layer runs as one rank of a fake process group, sharded and compiled as in torchtitan. Every storage that autograd
-saves is counted once, except parameters and rotary tables. `aot_eager_decomp_partition` decides what is kept with the
-default compiler's partitioner, and compiles nothing for a device.
+saves is counted once, except parameters and rotary tables. With compiler `aot_eager_decomp_partition`, the partitioner
+of PyTorch's default compiler decides what is kept, but nothing is compiled for a device.
 
     bench/trainers/kept.py --torchtitan FOLDER     # with torch 2.13, and torchtitan unpacked in FOLDER
 
@@ -25,8 +25,8 @@ from stubbed import FEED_FORWARD, HEADS, HIDDEN, KEY_VALUE_HEADS, SEQUENCE, VOCA
 
 
 def import_torchtitan(folder):
-    """Imports torchtitan with a stub for triton, which its experts import. Machines without a GPU lack triton, and a
-    dense layer does not use it."""
+    """Imports torchtitan with a stub for triton. torchtitan's expert layers import triton, which machines without a GPU
+    lack and which a dense layer does not use."""
     sys.path.insert(0, folder)
     import torch
     import torch._dynamo

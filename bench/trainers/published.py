@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Compares the predictions of `copus plan` with memory and times that others published and that nothing was fitted to.
+"""Compares the predictions of `copus plan` with memory and times that others published. Nothing in the predictions was
+fitted to them.
 
     bench/trainers/published.py build/copus
 
 The rows and the rules below were committed before the first row was evaluated.
 
 - Memory: readings are of PyTorch's allocator, without the CUDA context and NCCL's buffers. A plan counts 1 GiB for
-  these, which is subtracted from the prediction. `reserved` readings include fragmentation, `allocated` ones do not.
-- A row's layout is fixed, as published. A row with an unpublished part is left out; no part is chosen by us.
+  both, which is subtracted from the prediction. `reserved` readings include fragmentation, `allocated` readings do not.
+- A row's layout is fixed, as published. A row whose layout is not fully published is left out, because no part may be
+  chosen by us.
 - Megatron-LM's own functional tests train GPT. Its feed-forwards of 4 x hidden without a gate have as many weights and
-  keep as many bytes as gated feed-forwards of 8/3 x hidden; 33.5 million parameters of positions are left out. Dropout
-  keeps two masks of one byte, which are added: for each layer and micro-batch under way they equal one tensor of the
-  stream. The readings are of the last rank.
+  keep as many bytes as gated feed-forwards of 8/3 x hidden. The 33.5 million parameters of position embeddings are left
+  out. Dropout's two one-byte masks are added: for each layer and micro-batch under way they take as much as one bf16
+  tensor of the residual stream. The readings are of the last rank.
 - torchtitan with context parallelism c on sequences of s is planned as sequences of s / c, with c times as many ranks
   sharing the weights. fp8 keeps activations and weights as bf16 does, so only memory is compared.
 - Times are compared for bf16 only. Megatron-LM's tests use deterministic kernels, which are slower than the kernels of

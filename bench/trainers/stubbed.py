@@ -1,5 +1,5 @@
-"""Code that the measurements of trainers' layers share: kernels that keep the same data as a GPU's kernels, and the
-count of the bytes that autograd keeps."""
+"""Shared by the scripts that measure what trainers' layers keep: kernels that keep the same data as GPU kernels, and
+functions that count the bytes."""
 
 import gc
 import weakref
@@ -97,8 +97,8 @@ class _Made(TorchDispatchMode):
 
 
 def left_storages(layer, stream, run):
-    """Like kept_storages, but counts everything that remains after a forward pass except its result, because selective
-    recompute keeps data that autograd's hooks do not see."""
+    """Like kept_storages, but counts everything that is still allocated after a forward pass, except its result. This
+    is needed for selective recompute, which keeps data that autograd's hooks do not see."""
     owned = {local(tensor).untyped_storage()._cdata for tensor in (*layer.parameters(), *layer.buffers(), stream)}
     with _Made() as made:
         result = run()

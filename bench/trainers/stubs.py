@@ -37,8 +37,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def stubbed_import(folder, name, missing=(), needed=()):
-    """Stubs every package that is not installed and is not part of the trainer. `missing` are packages for which the
-    trainer tests in its own way. A package in `needed` is not stubbed: without it this raises ModuleNotFoundError."""
+    """Stubs every package that is not installed and is not part of the trainer. `missing` are packages whose absence
+    the trainer itself handles. Packages in `needed` must be installed; otherwise this raises ModuleNotFoundError."""
     sys.meta_path[:0] = [Stubs(root) for root in missing]
     sys.path.insert(0, folder)
     warnings.filterwarnings("ignore")

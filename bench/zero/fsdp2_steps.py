@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Seconds of training steps of PyTorch's FSDP2 (fully_shard) and of plain data parallelism (DDP), both over Gloo, with
-the model, batch, ranks and threads of measure.py: for information next to its results."""
+"""Times training steps of PyTorch's FSDP2 (fully_shard) and DDP, both over Gloo. Uses the model, batch, ranks and
+threads of measure.py, whose results these times complement."""
 
 import argparse
 import os

@@ -100,8 +100,8 @@ def extra_seconds(cell: str, micro_batches: int, links: dict[str, dict[int, floa
     gathers = [of_bytes(links["all_gather"], 4 * elements) for elements in bucket_elements()]
     extra = (micro_batches - 1) * reduce
     if stage == 3 and "reshard=0" not in cell:
-        # The forward pass gathers everything except the head, the backward pass everything except the embedding, and no
-        # gather follows the update.
+        # With ZeRO-3 the forward pass gathers everything except the head, and the backward pass everything except the
+        # embedding. No gather follows the update.
         extra += micro_batches * (2 * sum(gathers) - gathers[0] - gathers[-1]) - sum(gathers)
     return extra
 
@@ -129,7 +129,7 @@ def shared_memory(folder: pathlib.Path, cluster: pathlib.Path) -> list[dict]:
 
 def modelled_seconds(cell: str, micro_batches: int) -> float:
     """Returns the modelled seconds of a rank's communication per step over the links between nodes. The operations run
-    one after another. They are rings of four ranks, whose time is determined by the slowest link
+    one after another, in rings of four ranks. The slowest link determines their time
     (copus/performance/link_cost.h)."""
     ranks, latency, rate = 4, 20e-6, 1.25e9
     stage = int(re.search(r"zero=(\d)", cell).group(1))

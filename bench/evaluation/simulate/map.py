@@ -1,12 +1,12 @@
-"""Maps where adapting gains and where it loses, in simulated runs of the paper's four jobs: the gain of the policy
-`copus` over the best static run of hindsight and over `copus-paper`, for different true properties of training and
-cluster. README.md in this folder states what is judged. Nothing here is measured.
+"""Maps where adapting gains and where it loses, in simulated runs of the paper's four jobs. Varies the true properties
+of training and cluster, and compares the policy `copus` with `copus-paper` and with the static configuration that was
+best in hindsight. README.md in this folder states what is judged. Nothing here is measured.
 
 Usage: .venv/bin/python bench/evaluation/simulate/map.py [--program build/copus] [--part map|laws|wide|large|draws|told ...]
 
-Runs one simulation after the other, from the repository's root. Simulations that are in results/map.json are not
-repeated; results/map.md is written from this file at the end. Results are identified by their parameters alone: after a
-change of the program or of a job's file, remove results/map.json, because it would mix old and new results.
+Runs one simulation after the other, from the repository's root. Simulations that results/map.json already has are not
+repeated. At the end, results/map.md is written from results/map.json. Results are identified by their parameters alone:
+after a change of the program or of a job's file, remove results/map.json, because it would mix old and new results.
 """
 
 import argparse

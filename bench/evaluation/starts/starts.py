@@ -116,8 +116,8 @@ def run(program: str, draws: range) -> None:
 
 
 def ratios(rows: list[dict], truth: str, start: str) -> dict:
-    """Returns seconds over those of the best static run of hindsight, by arm and draw. That run is chosen among the
-    candidates of Copus, which hold the start as well."""
+    """Returns by arm and draw the seconds divided by the seconds of the static run that was best in hindsight. That run
+    is chosen among Copus's candidates, which include the start."""
     of_start = {(one["arm"], one["draw"]): one for one in rows if (one["truth"], one["start"]) == (truth, start)}
     return {arm: {draw: one["seconds"] / of_start["copus", draw]["best_static"]["seconds"]
                   for (name, draw), one in of_start.items() if name == arm and ("copus", draw) in of_start}
