@@ -255,8 +255,8 @@ StepRecord Adviser::record_of(const AdvisedStep& step) const {
   return record;
 }
 
-// Measures the first step time in the same way as StepTimeLearner, then begins the controller. Predictions for other
-// batches are based on this measurement.
+// Begins the controller once the first step time is measured, by the same rule as in StepTimeLearner. Predictions for
+// other batches are based on this time.
 void Adviser::begin_once_measured(const StepRecord& record) {
   if (record.skipped()) return;
   seconds_.push_back(record.step_seconds);

@@ -1,6 +1,7 @@
-// Advises a job that another program trains. The adviser is told of every step, measures the noise scale, and learns
-// step times. It recommends another batch when the controller of Copus' own runs expects that batch to train faster.
-// Its logs have the format of a run, so that `copus replay` and `copus report` can read them.
+// Advises a job that another program trains. The other program reports every step to the adviser, which measures the
+// noise scale and learns step times. The adviser uses the controller of Copus' own runs, and recommends another batch
+// when the controller expects that batch to train faster. Its logs have the format of a run, so that `copus replay` and
+// `copus report` can read them.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +53,9 @@ class Adviser {
     std::optional<std::string> state = {};                // the text that state() returned
   };
 
-  // Throws UserError for wrong settings, for a directory with the logs of another job or with another process writing
-  // to it, and for logs or a state that cannot be read or do not reach the given step. Settings that leave only one
-  // batch are not an error: the job is measured but never gets advice.
+  // Throws UserError for wrong settings, and if the directory has the logs of another job or is in use by another
+  // process. Also throws it if the logs or the state cannot be read, or end before the given step. Settings that leave
+  // only one batch are not an error: the job is measured but never gets advice.
   Adviser(const AdviserSettings& settings, const Start& start);
 
   // Processes a step. Returns advice whenever the controller decides for another batch, even if the previous advice was
@@ -63,8 +64,8 @@ class Adviser {
   // for impossible numbers, and if the logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 
-  // Restarts the averages of the noise scale. Called if other parameters have gradients now or if the measurements were
-  // wrong.
+  // Restarts the averages of the noise scale. Call this if the set of parameters with gradients has changed, or if the
+  // measurements were wrong.
   void forget_noise();
   // Logs that steps can no longer be measured. Throws UserError if the log cannot be written.
   void log_unmeasured(const std::string& reason);

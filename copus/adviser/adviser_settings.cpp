@@ -24,8 +24,7 @@ void check_concerns_adviser(const std::string& setting) {
                          "train.clip_norm (docs/configuration.md)"));
 }
 
-// Removes the option that the reader of overrides puts before a message, because these settings do not come from a
-// command line.
+// Removes "--set ..." from the beginning of a message, because these settings do not come from a command line.
 std::string without_option(const std::string& message) {
   constexpr std::string_view option = "--set ";
   return message.starts_with(option) ? message.substr(option.size()) : message;

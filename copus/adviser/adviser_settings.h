@@ -1,5 +1,5 @@
-// Defines the settings that describe to an adviser a job that another program trains, and the configuration made from
-// them.
+// Defines the settings with which another program describes its job to the adviser, and converts them to a
+// configuration.
 #pragma once
 
 #include <cstdint>
