@@ -19,8 +19,8 @@ struct NamedValue {
   std::string_view name;
 };
 
-// Lists the values with their names, in the order in which messages list them. A specialisation for an enumeration
-// makes the functions below work for it.
+// Lists the values with their names, in the order in which messages list them. An enumeration that specialises this
+// template can use the functions below.
 template <class Enum>
 inline constexpr std::array<NamedValue<Enum>, 0> named_values{};
 

@@ -68,8 +68,8 @@ fs::path create_partial(const fs::path& path, const Create& create) {
   }
 }
 
-// A mark file distinguishes an unfinished folder from other folders that happen to have such a name. The writer of the
-// folder holds the mark file locked as long as the writer lives.
+// A mark file distinguishes an unfinished folder from a user's folder that happens to have a temporary name. The writer
+// of the folder holds the mark file locked as long as the writer lives.
 constexpr const char* mark_name = ".copus-writing";
 constexpr std::string_view mark_text = "Copus is writing this folder, or was when it died: it may be deleted then.\n";
 
@@ -173,8 +173,8 @@ void DurableFile::write(std::span<const std::byte> bytes) {
   COPUS_CHECK(descriptor_ >= 0, "write after commit of ", path_.string());
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), write_piece));
-    // Hashes before writing: if the bytes come from a mapped file that was truncated meanwhile, reading them here
-    // raises SIGBUS, which we report. write() would only fail with a bad address.
+    // Hashes before writing, because the bytes may come from a mapped file that was truncated meanwhile. Hashing them
+    // then raises SIGBUS, which is reported clearly; write() would only report a bad address.
     hasher_.update(piece);
     const std::string_view text(reinterpret_cast<const char*>(piece.data()), piece.size());
     if (write_all(descriptor_, text) < text.size()) fail("write", errno, written_ + bytes.size());

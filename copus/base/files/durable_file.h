@@ -81,10 +81,11 @@ std::filesystem::path create_partial_folder(const std::filesystem::path& target)
 
 // Creates a folder whole or not at all. `fill` writes its files durably into a temporary folder, which is then renamed
 // to `directory`. An existing folder of that name must be empty. If `fill` throws, nothing is left behind and
-// `directory` is unchanged; a UserError is rethrown with `expected_bytes`, the size of the whole folder.
+// `directory` is unchanged; a UserError is rethrown with `expected_bytes`, the size of the whole folder, in its
+// message.
 //
-// First deletes what killed processes have left that were writing the same folder: folders with a temporary name for it
-// and with a mark file that no living writer holds locked.
+// First deletes what killed writers of the same folder have left: folders with a temporary name for `directory` whose
+// mark file no living writer has locked.
 void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,
                              const std::function<void(const std::filesystem::path& partial)>& fill);
 

@@ -62,8 +62,8 @@ UnusedWatches& unused_watches() {
   return *unused;
 }
 
-// Returns the entry of a file, or null if the process has more mappings than Linux allows by default. In that case the
-// process dies of a SIGBUS without a message if the file is truncated.
+// Returns the entry of a file, or null if the process has more mappings than Linux allows by default. Without an entry,
+// the process dies of a SIGBUS without a message if the file is truncated.
 WatchedFile* watch(const std::byte* data, size_t size, const std::string& path) {
   UnusedWatches& unused = unused_watches();
   const std::lock_guard lock(unused.mutex);

@@ -12,7 +12,8 @@ struct WatchedFile;
 
 // Maps a whole regular file for the lifetime of this object. Pages are read when they are first touched. If somebody
 // truncates the file, the missing rest of its last page reads as zeros, and touching a missing page ends the process
-// (see below). Linux allows a process 65,530 mappings, so a process with many mappings copies small files instead.
+// (see below). Linux allows 65,530 mappings per process, so once a process has many mappings, it copies small files
+// instead.
 class MappedFile {
  public:
   // Throws UserError if `path` is missing, not a regular file, or cannot be read.

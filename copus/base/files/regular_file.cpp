@@ -66,9 +66,9 @@ bool is_file_locked(const std::filesystem::path& path) {
   return locked;
 }
 
-// A writer holds an exclusive lock. A process that only checks (is_file_locked) holds a shared lock for a moment, which
-// can refuse the exclusive lock. So if a shared lock is refused too, another process is the writer; otherwise the lock
-// is tried again.
+// A writer holds an exclusive lock. A process that only checks (is_file_locked) holds a shared lock for a moment,
+// during which an exclusive lock is refused. So if the exclusive lock is refused, a shared lock is tried: if that is
+// refused too, another process is the writer; otherwise the exclusive lock is tried again.
 bool lock_as_writer(int descriptor) {
   const auto is_refused = [descriptor](int kind) {
     return ::flock(descriptor, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;

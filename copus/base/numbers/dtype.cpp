@@ -87,8 +87,9 @@ uint16_t float_to_f16(float value) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
   if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);  // >= 2^16: infinity
   if (magnitude < 0x38800000u) {
-    // Subnormal halves, below 2^-14. Adding 0.5 makes the processor round, because one unit in the last place of 0.5 is
-    // 2^-24, the spacing of subnormal halves. The bit patterns of the sum and of 0.5 differ by the bits of the half.
+    // Subnormal halves, below 2^-14. Adding 0.5 makes the processor round to multiples of 2^-24, the spacing of
+    // subnormal halves, because floats near 0.5 are that far apart. The bit patterns of the sum and of 0.5 differ by
+    // the bits of the half.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f)));
   }

@@ -24,7 +24,7 @@ using Digits = std::array<uint32_t, num_digits>;
 // The digits hold the largest sum that may occur: 2^60 terms below 2^1024 each.
 static_assert(num_digits * digit_bits > 60 + 1024 - lowest_exponent);
 
-// Carries the excess of each word into the next one, so that every digit has 32 bits. Writes the magnitude into
+// Carries the excess of each word into the next word, so that every digit has 32 bits. Writes the magnitude into
 // `digits` and returns whether the number is negative.
 bool carry(const std::array<int64_t, ExactSum::num_words>& words, Digits& digits) {
   int64_t carried = 0;
@@ -100,8 +100,8 @@ void ExactSum::add(double value) {
   words[2] += sign * static_cast<int64_t>(high >> digit_bits);
 }
 
-// Propagates carries after each merge. So a word's spare bits only have to suffice for the terms that are added to one
-// sum, however many sums are merged. The last digit keeps the sign.
+// Propagates carries after each merge. So the spare bits of a word limit only how many terms one sum can take, and not
+// how many sums can be merged. The last digit keeps the sign.
 void ExactSum::add(const ExactSum& other) {
   for (int64_t i = 0; i < num_words; ++i) words_[i] += other.words_[i];
   for (int64_t i = 0; i + 1 < num_digits; ++i) {

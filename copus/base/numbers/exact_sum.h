@@ -1,7 +1,7 @@
-// Sums doubles so that the sum does not depend on the order of its terms. So a norm does not depend on which rank holds
+// Sums doubles exactly, so that the order of the terms does not matter. A norm thus does not depend on which rank holds
 // which shard. The sum is a fixed-point number that is wide enough for every double (Kulisch's long accumulator). It
-// has 32-bit digits, each in a signed 64-bit word. Carries are delayed, so two accumulators are merged by adding their
-// words, which is associative. Carries are propagated once per merge.
+// has 32-bit digits, each in a signed 64-bit word. Carries are propagated only after a merge. Two accumulators are thus
+// merged by adding their words, which is associative.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ class ExactSum {
   // Returns the sum, rounded once to the nearest double, ties to even; inf or NaN as IEEE addition would give.
   double value() const;
 
-  // The words, for a reduction over ranks: adding the words adds the sums. A reduction may add at most 2^30 sums, and
-  // the last call on each sum must have been add(const ExactSum&).
+  // The words, for a reduction over ranks: adding words adds the sums. A reduction may add at most 2^30 sums. Before
+  // it, the last call on each sum must have been add(const ExactSum&), which propagates carries.
   std::array<int64_t, num_words>& words() { return words_; }
   const std::array<int64_t, num_words>& words() const { return words_; }
 

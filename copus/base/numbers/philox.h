@@ -18,8 +18,8 @@ std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t cou
 uint64_t stream_key(uint64_t seed, std::string_view name);
 
 // Returns standard normal deviate number `index` of stream `key`, by the Box-Muller transform of Philox block index / 4
-// (with counter_high = 0). The deviate is computed in double and rounded to float, so two C libraries that disagree in
-// the last bit of a double still give the same float, except for about one value in 2^28.
+// (with counter_high = 0). The deviate is computed in double and rounded to float. C libraries may differ in the last
+// bit of a double; the rounding hides this except in about one of 2^28 values.
 float standard_normal(uint64_t key, uint64_t index);
 
 // Writes out[i] = scale * (deviate number first_index + i), rounded to float once, for i in [0, count).

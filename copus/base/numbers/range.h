@@ -34,8 +34,8 @@ std::string describe(const Range<Number>& range) {
   return concat(low, " and ", range.below_high ? "less than " : "at most ", range.high);
 }
 
-// Finds the numbers in `range` that are nearest to a gap and that `works` accepts: the largest one that is at most
-// `below`, and the smallest one that is at least `above`. Returns none, one or both.
+// Returns the numbers in `range` that surround a gap and that `works` accepts: the largest of at most `below`, and the
+// smallest of at least `above`. Either may be missing.
 template <class Works>
 std::vector<int64_t> nearest_that_work(int64_t below, int64_t above, const Range<int64_t>& range, const Works& works) {
   std::vector<int64_t> found;

@@ -14,8 +14,8 @@ namespace copus {
 int64_t cores_of_affinity();
 
 // Returns the number of cores with which this process should compute: the smaller of its affinity and its quota
-// (cpu_quota.h). A quota is rounded up, because one thread on a quota of 1.5 cores would waste a third of it. `root` is
-// the folder that contains proc and sys.
+// (cpu_quota.h). A fractional quota is rounded up, because one thread on a quota of 1.5 cores would waste a third of
+// the quota. `root` is the folder that contains proc and sys.
 int64_t usable_cores(const std::filesystem::path& root = "/");
 
 // Returns the default number of threads per process for a machine that runs `processes` processes: OMP_NUM_THREADS if

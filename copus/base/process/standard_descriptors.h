@@ -9,9 +9,9 @@ namespace copus {
 // any file.
 void open_standard_descriptors();
 
-// Checks a newly opened descriptor and returns it. A negative descriptor, for a file that could not be opened, is
-// returned unchanged. Throws InternalError if the descriptor is 0, 1 or 2, because text for the standard output would
-// then be written into the file.
+// Checks a newly opened descriptor and returns it. Returns a negative descriptor, of a file that failed to open, as it
+// is. Throws InternalError if the descriptor is 0, 1 or 2, because text for the standard output would then be written
+// into the file.
 int checked_descriptor(int descriptor);
 
 }  // namespace copus

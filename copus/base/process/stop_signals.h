@@ -1,6 +1,6 @@
 // Lists the signals that ask a long command to end in an orderly way: Ctrl-C, SIGTERM, and notices. A notice announces
-// that the command will be ended: SIGHUP means that the terminal is gone, and schedulers send SIGUSR1 or SIGUSR2 some
-// time before they end a job.
+// that the command will soon have to end: SIGHUP when the terminal is gone, and SIGUSR1 or SIGUSR2, which schedulers
+// send some time before they end a job.
 #pragma once
 
 #include <vector>

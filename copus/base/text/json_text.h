@@ -1,5 +1,6 @@
-// Reads and writes JSON as text. JSON from other programs may hold anything. Our own JSON may get names, paths and
-// table cells that are not UTF-8, although JSON must be UTF-8. Users of this header must link the JSON library.
+// Reads and writes JSON as text. JSON from other programs may hold anything. In our own JSON, names, paths and table
+// cells may contain bytes that are not UTF-8, which JSON does not allow. Users of this header must link the JSON
+// library.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,13 @@ bool nests_too_deeply(std::string_view json);
 // number beyond the range of double precision. Does not throw.
 nlohmann::json parse_json(std::string_view text);
 
-// Returns whether some object of the text has a name twice. `parsed` is the library's value of the text; if a name
-// repeats, this value has fewer names than the text.
+// Returns whether some object of the text has a name twice. `parsed` is the text as the library reads it. If a name
+// repeats, `parsed` has fewer names than the text, so counting names is enough.
 bool repeats_names(std::string_view json, const nlohmann::json& parsed);
 
 // Finds a name that occurs twice in one object. JSON allows this, and the library silently keeps the last value. If the
-// text has a syntax error, only the part before the error is searched. Takes time linear in the text, unlike the
-// library's parser with a callback, which visits all siblings at the end of each object.
+// text has a syntax error, only the part before the error is searched. The time is linear in the length of the text.
+// (The library's parser with a callback is slower: it visits all siblings at the end of each object.)
 std::optional<std::string> repeated_name(std::string_view json);
 
 // Returns an integer, or nothing for any other value and for integers that do not fit into 64 signed bits.

@@ -10,8 +10,7 @@ namespace copus {
 namespace {
 
 // Returns whether each word of `text` is the beginning of the word of `candidate` in the same position. Words are
-// joined by "-" or "_". A word of fewer than three letters is not an abbreviation, because it may be the beginning of
-// any word.
+// joined by "-" or "_". A word of fewer than three letters is no abbreviation, because too many words begin with it.
 bool abbreviates(std::string_view text, std::string_view candidate) {
   constexpr std::string_view joints = "-_";
   constexpr size_t fewest_letters = 3;
