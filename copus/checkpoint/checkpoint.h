@@ -95,8 +95,8 @@ struct UsableCheckpoint {
   std::vector<std::string> damage;       // CheckpointDamage::reason() of each later folder, newest first
 };
 
-// Opens the newest checkpoint under `root` that shows no damage in a check that does not read its tensors. Throws
-// UserError if this checkpoint cannot be used for another reason, such as its format version.
+// Opens the newest undamaged checkpoint under `root`. The check for damage does not read tensors. Throws UserError if
+// this checkpoint cannot be used for another reason, such as its format version.
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root);
 
 // Opens and verifies the checkpoint that latest_checkpoint() finds; empty if there is none. Tries again if a running

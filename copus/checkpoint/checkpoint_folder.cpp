@@ -27,8 +27,8 @@ void delete_directory(const std::filesystem::path& directory) {
   if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
 }
 
-// Deletes only leftovers of checkpoints, because other files in the folder are not ours. If a rank is still writing
-// into a leftover, deleting it may fail; it is then deleted the next time.
+// Deletes only leftovers of checkpoints, because other files in the folder are not ours. Deleting may fail while a rank
+// is still writing into a leftover. The next call then deletes it.
 void delete_leftovers(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(root)) {
@@ -67,7 +67,7 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
 }
 
 // Returns whether a folder holds the complete checkpoint that its name promises. Other folders are neither counted nor
-// deleted as old checkpoints: a damaged one may be repaired, and a copy under another name must be kept.
+// deleted as old checkpoints: a damaged checkpoint may be repaired, and a copy under another name must be kept.
 bool is_whole(const std::filesystem::path& directory) {
   try {
     check_texts_and_sizes(directory);

@@ -38,8 +38,8 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  // Returns whether the folder still exists under its path: somebody may have deleted, moved or replaced it. While it
-  // is not in place, no file is written or deleted, no checkpoint is completed, and failures are not errors.
+  // Returns whether the folder still exists under its path: somebody may have deleted, moved or replaced it. While the
+  // folder is not in place, no file is written or deleted, no checkpoint is completed, and failed writes are ignored.
   bool is_in_place() const;
   // Makes and locks the folder again if it is not in place. An uncommitted checkpoint is lost. Throws UserError as the
   // constructor does.
@@ -71,7 +71,7 @@ class CheckpointFolder {
   // older checkpoints.
   void finish();
 
-  // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged checkpoints. A run
+  // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged checkpoints: a run
   // that continues from `step` would overwrite checkpoints of another run.
   void check_none_is_later_than(int64_t step) const;
 

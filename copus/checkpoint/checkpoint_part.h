@@ -18,8 +18,8 @@
 namespace copus {
 
 // Writes the checkpoint files of one rank. Bytes are hashed and written as they arrive. They stay in the system's page
-// cache until a separate thread syncs them to the disk. If the disk fails, no function throws, because other ranks rely
-// on this rank to accept their bytes; outcome() returns the error.
+// cache until a separate thread syncs them to the disk. If the disk fails, no function throws, because other ranks keep
+// sending their bytes to this rank. outcome() returns the error.
 class CheckpointPart {
  public:
   struct Outcome {

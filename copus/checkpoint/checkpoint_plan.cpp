@@ -14,8 +14,8 @@
 namespace copus {
 namespace {
 
-// Chooses the ranks that write: as many as each have enough to write, spread evenly over all ranks and therefore over
-// the nodes.
+// Chooses the ranks that write: as many as possible, while each of them gets at least `bytes_per_writer`. They are
+// spread evenly over all ranks and therefore over the nodes.
 std::vector<int64_t> choose_writers(int64_t bytes, int64_t num_ranks, int64_t bytes_per_writer) {
   const int64_t count = std::clamp<int64_t>(bytes / bytes_per_writer, 1, num_ranks);
   std::vector<int64_t> writers;

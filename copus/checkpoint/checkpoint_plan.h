@@ -59,9 +59,9 @@ struct CheckpointLimits {
   int64_t bytes_per_writer = int64_t{16} << 20;
 };
 
-// Assigns the tensors to writers, the largest first. A tensor goes to a writer that holds it, unless that writer would
-// then get more than an equal share of all bytes. In that case it goes to the writer with the fewest bytes so far. So
-// no rank writes more than an equal share plus one tensor.
+// Assigns the tensors to writers, the largest first. A tensor goes to a writer that has it in memory, unless that
+// writer would then get more than an equal share of all bytes. In that case it goes to the writer with the fewest bytes
+// so far. So no rank writes more than an equal share plus one tensor.
 CheckpointPlan plan_checkpoint(std::vector<CheckpointTensor> tensors, int64_t num_ranks,
                                const CheckpointLimits& limits = {});
 

@@ -1,5 +1,5 @@
-// Makes the JSON files of an exported model. They describe the model, and repeat those entries of the original files
-// that Copus itself does not use, such as the ids of special tokens.
+// Makes the JSON files of an exported model. They describe the model. Entries of the original files that Copus itself
+// does not use, such as the ids of special tokens, are copied.
 #pragma once
 
 #include <map>
@@ -36,7 +36,7 @@ struct ExportedConfig {
 // Returns the JSON files of an export of `model` with weights of `torch_dtype` ("bfloat16").
 //
 // If the origin's config.json describes the same model, its fields are kept, except auto_map, _name_or_path,
-// no_rope_layer_interval and the fields that Copus writes itself. Token ids that it lacks come from the tokenizer:
+// no_rope_layer_interval and the fields that Copus writes itself. Missing token ids come from the tokenizer:
 // tokenizer_config.json names the token, and tokenizer.json has the token's id. Ids outside the vocabulary become null.
 // If the origin has no generation_config.json, a new one holds the known ids. Invalid contents of these files are
 // ignored and cause no exceptions.

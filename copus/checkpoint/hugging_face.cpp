@@ -242,8 +242,8 @@ bool holds_text_tokenizer(const std::filesystem::path& directory) { return is_th
 
 namespace {
 
-// Returns the first folder of a run for which `holds` is true. The candidates are the folder of the model from which
-// the run started and the folder next to its data.
+// Returns the first of a run's two folders for which `holds` is true: the folder of the model from which the run
+// started, then the folder of the tokenizer next to its data.
 std::optional<std::filesystem::path> first_that(bool (*holds)(const std::filesystem::path&),
                                                 const std::filesystem::path& init_from, const std::string& data) {
   if (!init_from.empty() && holds(init_from)) return init_from;

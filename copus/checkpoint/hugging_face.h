@@ -50,9 +50,9 @@ std::map<std::string, TensorView, std::less<>> match_parameters(const ModelDescr
                                                                 std::span<const TensorView> weights,
                                                                 const std::string& source);
 
-// Like match_parameters, for tensors in the form of the model's files: checks that `tensors` are exactly those that the
-// files should have, and returns the parameters by name. If the files store a parameter transposed, the result is a
-// copy, and its view keeps the memory alive.
+// Like match_parameters, for tensors in the form of the model's files: checks that `tensors` are exactly the tensors of
+// such files, and returns the parameters by name. If the files store a parameter transposed, the result is a copy, and
+// its view keeps the memory alive.
 std::map<std::string, TensorView, std::less<>> read_parameters(const ModelDescription& model,
                                                                std::span<const TensorView> tensors,
                                                                const std::string& source);
@@ -85,9 +85,9 @@ inline constexpr int64_t hugging_face_shard_bytes = int64_t{4} << 30;
 
 // Writes a folder that transformers loads, and returns the result of exported_config. The folder appears completely or
 // not at all; `directory` must not exist or must be empty. It holds the weights, rounded to `dtype` (f32, bf16 or f16),
-// and the files of exported_config and of the tokenizer. Needs memory for one shard if weights are converted, and for
-// all weights that the model's files fuse or transpose. Throws UserError if the folder is not empty, the weights are
-// not the model's, or the disk fails.
+// and the files of exported_config and of the tokenizer. Needs memory for one shard if weights are converted to another
+// type, and for all weights that the model's files store fused or transposed. Throws UserError if the folder is not
+// empty, the weights are not the model's, or the disk fails.
 ExportedConfig write_hugging_face(const std::filesystem::path& directory, const ModelDescription& model,
                                   std::span<const TensorView> weights, DType dtype, const ModelOrigin& origin = {},
                                   int64_t shard_bytes = hugging_face_shard_bytes);

@@ -42,8 +42,8 @@ std::string to_json(const Manifest& manifest);
 // UserError for another version.
 Manifest read_manifest(const std::filesystem::path& directory);
 
-// Reads the manifest of the checkpoint in `directory`, whose name must be that of a checkpoint. Throws as
-// read_manifest() does, and CheckpointDamage if the manifest gives another step than the name.
+// Reads the manifest of the checkpoint in `directory`, which must have a checkpoint's name. Throws as read_manifest()
+// does, and CheckpointDamage if the manifest gives another step than the name.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
 // Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first file that

@@ -48,7 +48,7 @@ std::byte* allocate(TensorView& tensor) {
 namespace {
 
 // Calls copy(parameter, first byte in the parameter, first byte in the stack, bytes) for each contiguous range of a
-// stack: a tensor that interleaves its parameters, with some outputs of each in turn.
+// stack. A stack is a tensor in which groups of outputs of several parameters alternate.
 template <class Copy>
 void for_turns(const StoredTensor& stored, DType dtype, Copy copy) {
   const int64_t row = (stored.shape.size() == 2 ? stored.shape.back() : 1) * size_of(dtype);

@@ -17,7 +17,7 @@ namespace copus {
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor);
 
 // Combines whole parameters of one dtype, in the order of stored.parameters, into a file's tensor. The result is a
-// copy, unless the tensor is plain.
+// copy, unless the file stores the parameter as it is.
 TensorView pack(const StoredTensor& stored, std::span<const TensorView> parameters);
 
 // Finds parameters in a model's files. It keeps only one tensor of the files unpacked at a time.
