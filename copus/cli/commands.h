@@ -1,6 +1,6 @@
 // Declares the commands of this directory, each of which has its own source file. A command adds itself to the command
-// line. If the user gives the command, it sets `action` to a function that does the work and returns the exit code.
-// `arguments` is the command line after the program's name; commands that start this program again need it.
+// line. If the user types the command, the command sets `action` to a function that does the work and returns the exit
+// code. `arguments` is the command line after the program's name, for commands that start this program again.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -36,9 +36,9 @@ inline constexpr const char* about_generate = "Let a trained model continue a te
 inline constexpr const char* about_gns = "Measure the gradient noise scale of a stored model";
 inline constexpr const char* about_calibrate = "Find what a batch is worth to a run, by short branches of it";
 
-// Adds a command that needs libtorch to the program without it. The command runs copus-torch (with_libtorch.h), or
-// reports that copus-torch is missing. `program` is what the user types before the command's name, for example "copus
-// bench".
+// Adds, to the program without libtorch, a command that needs libtorch. The command runs copus-torch (with_libtorch.h),
+// or reports that copus-torch is missing. `program` is what the user types before the command's name, for example
+// "copus bench".
 void add_with_libtorch(CLI::App& parent, CommandAction& action, const std::string& program, const std::string& name,
                        const char* about);
 

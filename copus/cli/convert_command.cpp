@@ -1,5 +1,5 @@
-// `copus convert`: writes a stored model as a Hugging Face directory. It also copies the tokenizer, and those entries
-// of the original config.json that are not part of Copus' model description.
+// `copus convert`: writes a stored model as a Hugging Face directory. It also copies the tokenizer, and entries of the
+// original config.json that Copus' model description lacks.
 #include <filesystem>
 #include <iostream>
 #include <memory>

@@ -22,8 +22,8 @@
 
 namespace copus {
 
-// Checks that a number is in a range. CLI11's checks are not used: those for positive numbers print the largest double
-// in their messages, and CLI::Range accepts "nan", because nan is neither below nor above a limit.
+// Checks that a number is in a range. CLI11's own checks are not used: the messages of its checks for positive numbers
+// print the largest double, and CLI::Range accepts "nan", because nan is neither below nor above a limit.
 template <class Number>
 CLI::Validator number_in(const Range<Number>& range) {
   const auto complaint = [range](const std::string& text) {

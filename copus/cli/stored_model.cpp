@@ -64,8 +64,7 @@ StoredModel::StoredModel(const fs::path& path) : directory_(path), storage_(open
   run_config_ = checkpoint.run_config();
 }
 
-// Reads only the two settings it needs, so that a model can be exported even if folders of other settings have changed
-// since the run.
+// Reads only the two settings it needs. So a model can be exported even if folders that other settings name are gone.
 StoredModel::Sources StoredModel::sources_of_run() const {
   const Setting root = read_settings(*run_config_, (directory_ / run_config_file_name).string(), {});
   const auto path_in = [&](const char* section, const char* key) {

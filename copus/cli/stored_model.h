@@ -14,8 +14,8 @@ namespace copus {
 
 class StoredModel {
  public:
-  // Opens the model. Throws UserError if `path` is none of these three, if a run has no checkpoint yet, or if files are
-  // damaged.
+  // Opens the model. Throws UserError if `path` is no run, checkpoint or Hugging Face folder, if a run has no
+  // checkpoint yet, or if files are damaged.
   explicit StoredModel(const std::filesystem::path& path);
 
   const std::filesystem::path& directory() const { return directory_; }

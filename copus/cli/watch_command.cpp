@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// After this time, a run that has neither a process nor an end in its log counts as dead. Until then, its ranks may be
-// restarted.
+// A run without a process and without an end in its log counts as dead after this time. Before, somebody may be
+// restarting its ranks.
 constexpr Seconds patience_with_the_dead(10);
 
 struct WatchOptions {

@@ -1,6 +1,6 @@
-// Runs commands that need libtorch. The program `copus` does not contain libtorch, because loading it takes a hundred
-// times as long as the rest of a start. For these commands, `copus` replaces its process by the program copus-torch,
-// which a build with libtorch places next to it.
+// Runs commands that need libtorch. The program `copus` does not contain libtorch, because loading libtorch takes a
+// hundred times as long as everything else at the start. For these commands, `copus` replaces its process by the
+// program copus-torch, which a build with libtorch places next to it.
 #pragma once
 
 #include <filesystem>

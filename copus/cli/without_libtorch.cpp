@@ -33,7 +33,8 @@ void add_calibrate(CLI::App& program, CommandAction& action) {
 }
 
 // The part of `copus train` that needs no libtorch: it reports the user's mistakes without waiting for libtorch to
-// load. Ranks that another launcher started are left to copus-torch, because they report their mistakes together.
+// load. Ranks that another launcher started continue in copus-torch at once, because the ranks of a job report mistakes
+// together.
 int run_job(const RunRequest& request, double /*max_seconds*/, const std::vector<std::string>& /*arguments*/) {
   if (program_with_libtorch() && !read_rank_environment()) plan_run(request);
   throw NeedsLibtorch{"copus train"};

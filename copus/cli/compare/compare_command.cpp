@@ -66,8 +66,8 @@ bool is_done(const ExperimentDirectory& directory, const ExperimentRun& run) {
   return directory.state(run) == ExperimentRunState::done;
 }
 
-// The runs of an experiment that are known so far. Which runs will be compared is known only when all screening runs
-// are done.
+// Returns the runs of an experiment that are known so far: the screening runs, and once these are done also the runs to
+// compare.
 std::vector<ExperimentRun> known_runs(const ExperimentDirectory& directory) {
   const Experiment& experiment = directory.experiment();
   std::vector<ExperimentRun> runs = screening_runs(experiment);

@@ -33,8 +33,8 @@ bool contains(const std::vector<Item>& items, const Item& item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// Returns whether an interrupted run may be resumed: on clocks whose times an interruption does not change (the
-// modelled clock), or whose times vary between runs anyway (this machine's clocks).
+// Returns whether an interrupted run may be resumed. Runs on the modelled clock may, because an interruption does not
+// change their times. Runs on this machine's clock may, because their times vary anyway.
 bool may_go_on(const RunConfig& config) {
   return config.cluster.clock == ClockKind::real || config.cluster.clock == ClockKind::wall ||
          config.cluster.is_modelled();

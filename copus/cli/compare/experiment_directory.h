@@ -39,9 +39,9 @@ class ExperimentDirectory {
   // Throws UserError if the directory holds something other than an experiment.
   void check_place() const;
 
-  // Throws UserError if finished runs do not fit this experiment: their settings differ, their arm or seed was removed,
-  // or what is compared (targets, reference, screening seeds, ...) has changed since they finished. Also throws
-  // UserError if a new arm joins a screening group in which an arm has already finished a run on a comparison seed.
+  // Throws UserError if finished runs do not belong to this experiment: their settings differ, their arm or seed was
+  // removed, or what is compared (targets, reference, screening seeds, ...) has changed since. Also throws UserError if
+  // an arm is new in a screening group that has already chosen an arm and finished a run to compare.
   void check_runs() const;
 
   // Writes experiment.toml.

@@ -1,5 +1,5 @@
-// Runs an experiment, several runs at the same time. All arms of one seed run before the next seed, so that changes of
-// the machine's speed affect all arms alike.
+// Runs an experiment, several runs at the same time. All arms of one seed run before the next seed, so that a change of
+// the machine's speed affects all arms equally.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@
 
 namespace copus {
 
-// The first function returns the screening runs: those of all arms that are in a group. The second returns the runs to
-// compare, in which each group is represented by its arm in `choices`. A group without a chosen arm contributes no run.
+// The first function returns the screening runs, which choose the best arm of each group. The second returns the runs
+// to compare: the runs of arms outside groups, and of each group's arm in `choices`. A group without an entry in
+// `choices` is left out.
 std::vector<ExperimentRun> screening_runs(const Experiment& experiment);
 std::vector<ExperimentRun> final_runs(const Experiment& experiment, const std::vector<GroupChoice>& choices);
 
@@ -36,9 +37,9 @@ class ExperimentRunner {
   // `say` is called with a line for the user when a run begins or ends.
   ExperimentRunner(const ExperimentDirectory& directory, int64_t jobs, Say say);
 
-  // Executes the runs that are not done yet. Returns the signal that stopped it, or 0. If a run fails after its first
-  // step, it is counted as failed, and the others continue. If a run fails before its first step, its inputs must be
-  // wrong: the other runs are asked to stop, and run() throws UserError.
+  // Executes the runs that are not done yet. Returns the signal that stopped the experiment, or 0. If a run fails after
+  // its first step, it is counted as failed, and the others continue. If a run fails before its first step, its inputs
+  // must be wrong: the other runs are asked to stop, and run() throws UserError.
   int run(const std::vector<ExperimentRun>& runs);
 
   // Runs that failed so far.

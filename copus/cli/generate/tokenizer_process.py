@@ -26,8 +26,8 @@ def end_of_document(tokenizer, config):
 
 
 class TextStream:
-    """The text of tokens that arrive one by one. The text that a token adds depends on the tokens before it, so they
-    are decoded together with the tokens of the last returned text."""
+    """The text of tokens that arrive one by one. The text that a token adds depends on the tokens before it, so new
+    tokens are decoded together with the tokens of the last returned text."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer

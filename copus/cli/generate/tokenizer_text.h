@@ -17,8 +17,8 @@ namespace copus {
 
 class TokenizerText final : public TokenText {
  public:
-  // Starts the process. `place` is a tokenizer.json or the folder that contains it. Tries two Pythons: the one in the
-  // virtual environment of the source tree that contains this program, and the one in PATH. Throws UserError if the
+  // Starts the process. `place` is a tokenizer.json or the folder that contains it. Tries two Pythons: first the
+  // virtual environment of the source tree that contains this program, then the Python in PATH. Throws UserError if the
   // file is missing or damaged, or if neither Python has the package. If the process gives no answer for
   // `longest_answer`, it is treated as ended; reading a large tokenizer takes seconds.
   explicit TokenizerText(const std::filesystem::path& place,

@@ -151,8 +151,8 @@ class Calibration {
     return train_branch(config_, checkpoint_, branch, dataset_, device_, [this] { return stop_.reason(0); });
   }
 
-  // Times two short branches of different lengths. The difference gives the time of training; the rest is the overhead
-  // of each branch.
+  // Times two short branches of different lengths. The difference gives the time per sample. The remaining time is
+  // overhead, which each branch has once.
   void measure_speed() {
     const auto seconds_of = [&](int64_t updates) {
       const double start = monotonic_seconds();
@@ -281,8 +281,8 @@ class Calibration {
                                  .deviation = std::max(smallest_deviation, *deviation)};
   }
 
-  // Returns the critical batches at the run's other checkpoints, from the file, together with the one measured here, if
-  // any.
+  // Returns the critical batches of the run's other checkpoints, from the file, and the newly measured critical batch,
+  // if there is one.
   static std::vector<MeasuredCriticalBatch> critical_batches_with(const std::optional<MeasuredCriticalBatch>& latest,
                                                                   const fs::path& file) {
     std::vector<MeasuredCriticalBatch> all;

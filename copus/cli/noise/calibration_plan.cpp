@@ -12,18 +12,17 @@ namespace {
 constexpr std::array<int64_t, 3> multiples = {2, 4, 8};
 constexpr int64_t fewest_updates = 32;
 
-// The ladder is a set of branches in the reference batch, its rungs, with different numbers of samples: these, in
-// eighths of a branch of the largest batch. Branches of other batches end at rungs too. The highest rung is longer than
-// all of them, so that a branch's loss lies within the ladder even if noise makes its batch appear more efficient than
-// the reference batch.
+// Branches of several lengths in the reference batch form a ladder, against which branches in other batches are
+// compared. These are the lengths of its rungs, in eighths of the samples of the largest batch's branch. Every branch
+// in another batch is as long as some rung. The highest rung is longer than all of them, so that their losses lie
+// within the ladder even if noise makes a batch appear more efficient than the reference batch.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 
 constexpr int64_t needed_repetitions = 2;
 
 // Returns the number of samples of a branch. A branch of the largest batch has fewest_updates updates. A branch of a
-// smaller batch has half as many samples, which keeps the calibration short, and still has at least fewest_updates
-// updates.
+// smaller batch has half as many samples, to keep the calibration short; this is still at least fewest_updates updates.
 int64_t samples_at(int64_t multiple, int64_t reference_batch) {
   return fewest_updates * std::max(multiple, multiples.back() / 2) * reference_batch;
 }

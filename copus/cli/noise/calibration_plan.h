@@ -1,5 +1,5 @@
 // Plans the branches of `copus calibrate`: short runs from a checkpoint. They are ordered so that a calibration may
-// stop after any branch, and its result is as precise as that many branches allow.
+// stop after any branch with a result that is as precise as possible.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct CalibrationPlan {
 // repetitions come first, because no interval can be computed without them.
 CalibrationPlan plan_calibration(int64_t reference_batch, int64_t repetitions);
 
-// The number of samples between a checkpoint's position in the data and a repetition's first sample. Repetitions share
-// no samples if an epoch of the data is long enough for all of them.
+// Returns the number of samples between a checkpoint's position in the data and a repetition's first sample. If an
+// epoch of the data is long enough, no two repetitions read the same samples.
 int64_t skipped_samples(const CalibrationPlan& plan, int64_t repetition);
 
 }  // namespace copus

@@ -31,7 +31,7 @@ int64_t batch(std::string_view text, std::string_view number) {
   return value;
 }
 
-// Refuses (a) numbers beyond those of any current device, whose unit must be wrong, and (b) a matmul rate above the
+// Refuses (a) numbers that no current device reaches, because their unit must be wrong, and (b) a matmul rate above the
 // data sheet's peak.
 void check_is_possible(const ClusterDescription& cluster, const std::string& cluster_name) {
   const Device& device = cluster.device;

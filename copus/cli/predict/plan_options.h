@@ -36,9 +36,9 @@ void check_can_be_planned(const ClusterDescription& cluster, const std::string& 
 // Throws UserError unless the file is an .svg or .html and there are several batches to draw.
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
 
-// Returns the program that --system names. Throws UserError for an unknown name, with the nearest known name, and for
-// another program than Copus with options that only Copus supports: a precision other than bf16, or a profile, which is
-// always measured with Copus.
+// Returns the program that --system names. Throws UserError for an unknown name, with the nearest known name. Also
+// throws UserError if another program than Copus is combined with options for Copus alone: a precision other than bf16,
+// or a profile, which is always measured with Copus.
 PlannedSystem planned_system(const std::string& name, const std::string& precision,
                              const std::filesystem::path& profile);
 
@@ -46,7 +46,7 @@ PlannedSystem planned_system(const std::string& name, const std::string& precisi
 [[noreturn]] void refuse_value(PlannedSystem system, const std::string& option, const std::string& value,
                                const std::vector<std::string>& known);
 
-// Reduces a program's values to those given to `option`; keeps all of them if the option was not given. Throws
+// Keeps only those of a program's values that the user gave to `option`; keeps all if the option was not given. Throws
 // UserError for a given value that the program does not support.
 template <class Value>
 void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,

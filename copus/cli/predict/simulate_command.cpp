@@ -36,8 +36,8 @@ struct SimulatedPolicy {
   SimulatedRun run;
 };
 
-// Refuses a run on a clock other than the modelled one. This comes before the other checks, which would ask the user
-// for settings that the policies need only on that other clock.
+// Refuses a run on a clock other than the modelled clock. This check comes first, because the other checks would ask
+// the user for settings that policies need only on other clocks.
 void check_clock(const std::string& text, const SimulateOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   overrides.insert(overrides.end(), {"adapt.policy=none", "adapt.advise=false"});
