@@ -3,8 +3,8 @@
 
 namespace copus {
 
-// Stops all further reports by this process. The cause that ended the job is reported elsewhere, and later failures
-// only follow from it.
+// Stops all further reports by this process. Another process reports why the job ended, and later failures only follow
+// from that.
 void announce_no_more();
 bool may_announce();
 

@@ -1,5 +1,5 @@
 // Represents one operation of a group of ranks as a value. Communicators use the value to queue the operation, to time
-// it, or to copy its buffers to and from a device, mostly without regard to its kind.
+// it, or to copy its buffers to and from a device, mostly without looking at its kind.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,12 @@ struct Message {
 
 // How a message travels if it waits for its receiver on the device (NCCL). Other connections ignore the route.
 struct Route {
-  // The link that carries the message in the ring of n members. Link i connects member i and the next member; link n -
-  // 1 connects the last member and the first. Link n + i is a second link parallel to link i. -1 means the first link
+  // The link that carries the message. The n members form a ring: link i connects member i and the next member, and
+  // link n - 1 the last and the first member. Link n + i is a second link, parallel to link i. -1 means the first link
   // between the two members. Messages on different links do not wait for each other.
   int64_t link = -1;
   // Whether the sender's next operation in this group is a receive that may be joined with this send into one
-  // operation. Two neighbours in a pipeline that both send before they receive need this: without it they would
-  // deadlock.
+  // operation. Without this, two neighbours in a pipeline that both send before they receive would deadlock.
   bool with_next_receive = false;
 };
 
@@ -82,8 +81,8 @@ struct Operation {
   // The part of the vector that a member's `input` and `output` hold: nothing, the member's part, or all of it.
   VectorPart input_of(int64_t member) const;
   VectorPart output_of(int64_t member) const;
-  // The buffer that holds the whole vector. The other buffer may be empty, so it does not show in which memory the data
-  // are.
+  // The buffer that holds the whole vector. Its address shows whether the data are in host or device memory; the other
+  // buffer may be empty.
   const void* whole() const { return kind == OperationKind::reduce_scatter || output == nullptr ? input : output; }
 };
 

@@ -1,5 +1,5 @@
 // A communicator over any transport. Started operations run in order on threads of the group. Blocking operations run
-// on the caller's thread, after the started ones.
+// on the caller's thread, after all started operations.
 #pragma once
 
 #include <deque>

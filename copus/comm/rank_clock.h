@@ -12,8 +12,7 @@ class RankClock {
   virtual ~RankClock() = default;
 
   // Returns the seconds since the job began; values of different ranks are comparable. A virtual clock first advances
-  // by the computing time since the previous call: the CPU time that the thread has used, or the time added by
-  // charge().
+  // by the time that was computed since the previous call: the CPU time of the thread, or the time added by charge().
   virtual double now() = 0;
 
   // Waits until the clock shows `seconds`, the time at which the event that this rank waited for has ended. A virtual

@@ -17,8 +17,8 @@ namespace copus {
 class TaskQueue;
 
 // The queues of all groups of a rank. When another rank fails, an exception unwinds this rank's main thread while
-// operations on other threads still use their buffers. The queues therefore keep these buffers alive until the
-// operations have ended, which happens soon.
+// operations on other threads still use their buffers. The queues keep these buffers alive until the operations have
+// ended, which happens soon.
 class OpenQueues {
  public:
   void add(TaskQueue* queue);

@@ -1,6 +1,6 @@
 // Declares the operations that each kind of connection provides for one group of at least two ranks. They are blocking
-// and work on host memory. Queues and asynchrony (queued_communicator.h) and modelled times (timed_world.h) are added
-// on top, once for all kinds of connection.
+// and work on host memory. queued_communicator.h adds queues and asynchrony, and timed_world.h adds modelled times, for
+// all kinds of connection.
 #pragma once
 
 #include <cstdint>

@@ -59,17 +59,16 @@ class World {
 
   // Bytes of this rank's device memory that the connections of its communicators take.
   virtual int64_t communicator_bytes() const { return 0; }
-  // Mean bytes and seconds of the communicators that this job has opened between devices, the same on all ranks; zero
-  // if there are none. `context_bytes` is always 0.
+  // Mean bytes and seconds of the communicators that this job has opened between devices; zero if there are none. All
+  // ranks get the same values. `context_bytes` is always 0.
   virtual CommunicatorCosts communicator_costs() const { return {}; }
 
   virtual Health& health() = 0;
   virtual RankClock& clock() = 0;
 
  protected:
-  // `used_by_groups` holds the objects of a derived class that the class's groups use, or null. They are destroyed
-  // after the groups. They cannot be members of the derived class: these are destroyed before the base class's groups,
-  // whose threads end only when the groups are destroyed.
+  // `used_by_groups` holds objects that the groups' threads use, or null. It is destroyed after the groups. A derived
+  // class must not hold these objects as members, because its members are destroyed before the groups.
   World(int64_t rank, int64_t size, std::shared_ptr<const void> used_by_groups)
       : rank_(rank), size_(size), used_by_groups_(std::move(used_by_groups)) {}
 

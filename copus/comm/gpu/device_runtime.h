@@ -28,8 +28,8 @@ class DeviceRuntime {
   DeviceRuntime(const DeviceRuntime&) = delete;
   DeviceRuntime& operator=(const DeviceRuntime&) = delete;
 
-  // Identifies the physical device among all machines of a job by its machine, a space, and the device's address on the
-  // machine. Ranks with equal identities share a device.
+  // Returns a text that identifies the physical device among all machines of a job: the machine's name, a space, and
+  // the device's address. Ranks with equal texts share a device.
   virtual std::string identity() const = 0;
   // The model name, as given by its maker.
   virtual std::string name() const = 0;
@@ -50,8 +50,8 @@ class DeviceRuntime {
   // Copies between any two addresses, in stream order. If host memory is not pinned, the host waits for the copy.
   virtual void copy(void* to, const void* from, int64_t bytes, Stream stream) = 0;
 
-  // Memory is freed with the last copy of the pointer. The caller must keep a copy until all streams have finished
-  // using the memory.
+  // The memory is freed when the last copy of the pointer is destroyed. The caller must keep a copy until all streams
+  // have finished using the memory.
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;         // of the device
   virtual std::shared_ptr<void> allocate_pinned(int64_t bytes) = 0;  // of the host, for fast copies
 

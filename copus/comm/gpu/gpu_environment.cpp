@@ -16,9 +16,9 @@ namespace copus {
 namespace {
 
 constexpr const char* connections = "CUDA_DEVICE_MAX_CONNECTIONS";
-// A smaller value of CUDA_DEVICE_MAX_CONNECTIONS, which only the user can have set, is reported. 8 is CUDA's default,
-// so it is accepted. A pipeline rank uses up to ten streams (computation, the links to its neighbours, and the
-// collectives of its other groups), so Copus itself sets 32.
+// CUDA's default of CUDA_DEVICE_MAX_CONNECTIONS. Copus itself sets 32, because a pipeline rank uses up to ten streams:
+// computation, the links to its neighbours, and the collectives of its other groups. A value below 8 is reported: only
+// the user can have set it.
 constexpr int64_t fewest_queues = 8;
 constexpr int64_t first_driver_with_launch_events = 12030;
 

@@ -22,8 +22,8 @@ using std::chrono::steady_clock;
 // collectives and wait for other ranks on the device. Therefore all communicators have to fit next to the compute
 // kernels. With NCCL's default, up to 32 thread blocks each, not even four communicators would fit.
 constexpr int message_ctas = 8;
-// The warm-up of collectives: the smallest part of a member in bytes, the growth factor of sizes, and the largest size.
-// Larger vectors use the same algorithm as the largest size, and memory for this size is always available.
+// Sizes in the warm-up of collectives: the bytes of a member's smallest part, the factor between sizes, and the largest
+// size. Larger vectors use the same algorithm as the largest size, for which memory is always available.
 constexpr int64_t smallest_part_bytes = 4;
 constexpr int64_t warm_up_growth = 8;
 constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;
@@ -31,11 +31,12 @@ constexpr std::chrono::milliseconds watch_interval{20};
 constexpr std::chrono::microseconds poll_interval{100};
 // How long abort() waits for an NCCL call to return by itself.
 constexpr std::chrono::seconds abort_patience{1};
-// An operation that takes longer than this is waiting for another rank. This rank then counts as waiting and not as
-// stalled, because its host will soon be blocked too: the device's queue is full, or the host needs a result.
+// An operation that takes longer than this is waiting for another rank. This rank is then marked as waiting, because
+// its host will soon be blocked too (when the device's queue is full, or when the host needs a result). Otherwise it
+// would be reported as stalled.
 constexpr std::chrono::seconds longest_run{1};
-// When a rank dies, NCCL reports a broken connection, and shortly afterwards health reports the dead rank by its
-// number. So NCCL's error is held back for this long.
+// When a rank dies, NCCL reports only a broken connection. Shortly afterwards, health names the dead rank. So NCCL's
+// error is held back for this long.
 constexpr std::chrono::duration<double> echo_patience{3};
 
 uint64_t hash_of(const NcclUse& use) {
@@ -117,8 +118,8 @@ NcclLinks::~NcclLinks() {
   try {
     if (is_sound) {
       wait_until([this] { return is_idle(); });
-      // Closing a communicator blocks inside NCCL. If a peer is gone, the rank could not be released from there. So all
-      // ranks meet at a barrier first.
+      // Closing a communicator blocks inside NCCL, and would block forever if a peer is gone. A barrier before it
+      // reports a missing peer instead.
       host_.everyone().barrier();
       while (!links_.empty()) close(links_.begin());
       finish(parent_, call(parent_, [this] { return nccl_.comm_finalize(parent_); }), "closing", {});
@@ -243,8 +244,8 @@ std::optional<std::string> NcclLinks::find_lack(const NcclPlan::Change& change) 
                 " connections between GPUs take");
 }
 
-// Measures the memory that a communicator takes as the difference in free device memory. Nothing else allocates
-// meanwhile.
+// Measures the memory that a communicator takes as the decrease of free device memory while it is opened. Nothing else
+// allocates meanwhile.
 void NcclLinks::measure(const NcclUse& use, const std::function<void()>& open) {
   const bool was_open = links_.contains(use);
   const int64_t free_before = runtime_->memory().free_bytes;
@@ -290,8 +291,8 @@ void NcclLinks::agree_on(const NcclPlan::Change& change) {
   COPUS_CHECK(highest_and_lowest[0] == hash && highest_and_lowest[1] == ~hash, "ranks prepare different groups");
 }
 
-// The communicators must not share resources (splitShare): communicators that do run one after another, so a send that
-// waits for its receiver would block all others.
+// The communicators must not share resources (splitShare). If they did, their operations would run one after another,
+// and a send that waits for its receiver would block all others.
 void NcclLinks::open(const std::vector<NcclUse>& split) {
   const auto mine =
       std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
@@ -345,7 +346,7 @@ int64_t NcclLinks::warm_up_bytes(const NcclPlan::Change& change) const {
 // 2.22 for each algorithm separately), and the host then waits until all members have reached this operation. During a
 // step, ranks may reach their groups in different orders, so they would deadlock. Therefore the first operations run
 // here. They cover every kind and all sizes from the smallest to the layout's largest, because the size determines the
-// algorithm. A message here makes all connections that later messages may use.
+// algorithm. One message in the warm-up makes all connections that later messages may use.
 //
 // Exchanges are not warmed up. They connect at the first message of each pair, which both members reach together.
 void NcclLinks::warm_up(const NcclUse& use, void* memory) {
@@ -422,8 +423,8 @@ Work NcclLinks::start(const NcclUse& use, const char* what,
   return Work(operation);
 }
 
-// abort() sets aborted_ and then reads inside_; this function sets inside_ and then reads aborted_. So either abort()
-// sees that this call uses the communicator, or the call does not begin.
+// abort() sets aborted_ and then reads inside_. This function sets inside_ and then reads aborted_. So either abort()
+// sees that this call uses the communicator, or this function sees aborted_ and makes no call.
 NcclResult NcclLinks::call(NcclComm* comm, const std::function<NcclResult()>& function) {
   const std::scoped_lock lock(calls_);
   check();

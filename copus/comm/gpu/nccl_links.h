@@ -28,8 +28,8 @@
 namespace copus {
 
 // The rank's main thread uses the communicators; another thread monitors them. The monitoring thread fails the job if
-// an operation misses its deadline or NCCL reports an error. When the job has failed for any reason, it aborts all
-// communicators, so that no stream keeps waiting.
+// an operation misses its deadline or NCCL reports an error. When the job has failed for any reason, this thread aborts
+// all communicators, so that no stream keeps waiting.
 class NcclLinks {
  public:
   // Every rank constructs this object at the same time. `host` must outlive it.
@@ -97,8 +97,8 @@ class NcclLinks {
 
   // Called by any thread.
   void end_job(const FailureReport& report, bool is_echo);
-  // Ends the operations under way on all communicators and frees the communicators, except one that the main thread is
-  // inside.
+  // Ends the operations under way on all communicators and frees the communicators. Skips a communicator that the main
+  // thread is just calling.
   void abort();
   bool take_calls(std::unique_lock<std::mutex>& lock) const;
   FailureReport late(const char* what, const NcclUse& use) const;

@@ -261,8 +261,8 @@ class NcclWorld final : public WrappedWorld {
     return std::make_unique<NcclCommunicator>(inner().group(ranks), links_);
   }
 
-  // Destroyed before the host's world, to which it reports failures, and before the groups, which no longer use it in
-  // their destructors.
+  // Destroyed before the host's world, because the links report failures to it. The groups live longer, but their
+  // destructors do not use the links.
   NcclLinks links_;
 };
 

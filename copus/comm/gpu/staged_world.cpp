@@ -1,10 +1,10 @@
 // Makes a world whose device memory travels through pinned host memory. When an operation starts, the host waits until
-// the device has reached it, and copies the operation's input to the host. The operation itself then runs on this host
-// memory in the underlying group, with that group's order of sums, queue of operations and deadlines. The wait for the
-// operation copies its result to the device; work that is put on the stream later runs after that copy.
+// the device has reached that point, and copies the operation's input to the host. The operation itself then runs on
+// this host memory in the underlying group, with that group's order of sums, queue of operations and deadlines. The
+// wait for the operation copies its result to the device; work that is put on the stream later runs after that copy.
 //
-// Because the host waits for the device, a device may run out of work. This world is meant for ranks that share a
-// device, so that the device can meanwhile work for another rank.
+// Because the host waits, a device may run out of this rank's work. This world is therefore meant for ranks that share
+// a device, which meanwhile computes for another rank.
 #include <algorithm>
 #include <bit>
 #include <functional>

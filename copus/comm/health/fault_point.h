@@ -1,5 +1,5 @@
-// Points at which tests inject faults into a process. Each call of Health::set_place, in which a rank states where it
-// is, is such a point.
+// Points at which tests inject faults into a process: the calls of Health::set_place, in which a rank states where it
+// is.
 //
 // COPUS_FAULT="PLACE@PROCESS#N:KIND" (several are separated by ';') injects a fault into the process with the number
 // PROCESS (COPUS_PROCESS, initially the process' rank). The fault happens when this process sets, for the N-th time, a

@@ -53,7 +53,7 @@ std::optional<std::string> RankMonitor::judge_process(int64_t rank, const RankSi
   const bool stopped = state == ProcessState::stopped;
   if (stopped && seen->silent_seconds >= limits_.stopped_seconds) return stopped_cause;
   if (stopped || seen->silent_seconds < limits_.silence_seconds) return std::nullopt;
-  // A process on an overloaded machine may wait for a processor for longer than the limit, and has not failed. If it
+  // On an overloaded machine, a process may wait for a processor for longer than the limit without having failed. If it
   // runs but makes no progress, judge_progress notices.
   if (state == ProcessState::running && is_runnable_(signs.pid)) return std::nullopt;
   // The rank may have sent a heartbeat after its signs were read, and may be asleep again now.

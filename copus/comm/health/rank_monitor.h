@@ -27,9 +27,9 @@ class RankMonitor {
               std::function<ProcessState(int64_t pid)> state_of_process = process_state,
               std::function<bool(int64_t pid)> is_runnable = has_runnable_thread);
 
-  // Checks all ranks. `seconds` is the time since the previous check, of which at most half a second is counted: if
-  // more time has passed, the checking process was stopped itself, perhaps with the whole job, so the ranks' silence
-  // means nothing.
+  // Checks all ranks. `seconds` is the time since the previous check. At most half a second of it counts, because after
+  // a longer gap the checking process itself was stopped, perhaps with the whole job. The ranks' silence then means
+  // nothing.
   std::optional<FailureReport> look(double seconds);
 
   // Stops monitoring a rank whose process has ended.

@@ -60,8 +60,8 @@ void SharedHealth::set_place(std::string_view place) {
   // Writes the new place into the slot that no reader uses yet. If the writer is delayed or dies, the previous place
   // stays intact.
   const uint32_t version = state.place_version.load(std::memory_order_relaxed) + 1;
-  // The release order lets readers detect overwriting: a reader that sees a word of the place after next also sees that
-  // the version has changed.
+  // The release order lets readers detect overwriting. The place after next reuses this slot: a reader that sees one of
+  // its words also sees that the version has changed.
   for (size_t i = 0; i < words.size(); ++i) state.places[version % 2][i].store(words[i], std::memory_order_release);
   state.place_version.store(version, std::memory_order_release);
 }

@@ -55,7 +55,7 @@ class SharedHealth : public Health {
   void leave();
 
   // Announces that the ranks have a launcher, which sees processes end and reports failures to the user. Without a
-  // launcher, the first rank with a watchdog that reports a failure prints it to stderr.
+  // launcher, the first rank with a watchdog that notices a failure prints it to stderr.
   void become_launcher();
   void set_process(int64_t rank, int64_t pid);
   bool has_launcher() const;

@@ -1,6 +1,6 @@
 // A rank's watchdog: a thread that sends heartbeats and monitors the other ranks. If the job has failed and the rank
 // does not end by itself, the watchdog ends this process. In a job that continues without failed ranks, the launcher
-// does this instead, because only the launcher learns when all other ranks are ready.
+// ends the process instead, because only the launcher learns when all other ranks are ready.
 #pragma once
 
 #include <condition_variable>

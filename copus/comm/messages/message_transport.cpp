@@ -14,8 +14,8 @@ namespace copus {
 
 namespace {
 
-// A reduction handles at most this many bytes of a part at a time. Its memory is therefore limited to this size times
-// the number of ranks.
+// A reduction handles at most this many bytes of a part at a time, which limits its memory to this size times the
+// number of ranks.
 constexpr int64_t window_bytes = 1 << 20;
 
 std::vector<int64_t> even_counts(int64_t count, int64_t parts) {
@@ -83,7 +83,7 @@ void MessageTransport::reduce_scatter(const Operation& operation) {
                operation.counts, operation.type, operation.reduction);
 }
 
-// Every member sends the others their parts and sums its own part. `input` stays unchanged, unless `output` is part of
+// Every member sends the others their parts and sums its own part. `input` stays unchanged, unless `output` overlaps
 // it.
 void MessageTransport::reduce_parts(const std::byte* input, std::byte* output, std::span<const int64_t> counts,
                                     DataType type, Reduction reduction) {

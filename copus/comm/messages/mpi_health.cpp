@@ -149,8 +149,8 @@ void MpiHealth::send(const std::vector<TreeMember::Text>& texts) {
   }
 }
 
-// If it is this rank's task, reports the failure to the user: one rank reports for all, rank 0 or, if rank 0 failed,
-// rank 1. Then waits until the ranks below know of the failure, and makes it visible to this rank's threads.
+// Reports the failure to the user if this is rank 0 or, if rank 0 failed, rank 1. Then waits until the ranks below in
+// the tree know of the failure, and makes it visible to this rank's threads.
 void MpiHealth::tell(const TreeMember::Decision& decision) {
   FailureReport failure = decision.failure;
   const bool tells = rank() == (failure.rank == 0 ? 1 : 0);

@@ -24,8 +24,8 @@ class MpiHealth final : public HeartbeatHealth {
 
   // Ends monitoring and heartbeats. For the normal end of a job, with all ranks present.
   void stop();
-  // Ends the job after a failure. The rank that reported the failure to the user does this. If that rank is gone too, a
-  // rank that noticed the failure itself reports it later and ends the job. On all other ranks this function returns.
+  // Ends the job after a failure, on the rank that reported the failure to the user. If that rank is gone too, a rank
+  // that noticed the failure reports it later and ends the job. On all other ranks this function returns.
   void end_job();
 
  private:

@@ -1,6 +1,6 @@
 // Sends one group's messages over MPI. All groups use MPI_COMM_WORLD, each with its own tags, because making a
-// communicator would wait for the other members. MPI collectives are not used: they need such a communicator and would
-// sum in another order.
+// communicator would wait for the other members. MPI collectives are not used, because they need a communicator for
+// each group and would sum in another order.
 #pragma once
 
 #include <cstdint>

@@ -30,8 +30,8 @@ namespace {
 // this time. The time is long so that a finished job does not fail on an overloaded machine.
 constexpr double finalize_seconds = 10;
 
-// Ends the process if the returned object lives too long. The object guards MPI calls that wait for other ranks and
-// cannot be interrupted.
+// Ends the process if the returned object lives longer than `seconds`. It is used around MPI calls, which wait for
+// other ranks and cannot be interrupted.
 std::jthread limit_time(double seconds, std::string message) {
   return std::jthread([seconds, text = std::move(message)](const std::stop_token& is_over) {
     std::mutex mutex;
@@ -56,9 +56,9 @@ class Tags {
     num_groups_ = static_cast<uint64_t>(*largest) / MpiTransport::num_tags;
   }
 
-  // Checks that no two groups of this rank have the same tag; they would receive each other's messages. Checking
-  // locally is enough: messages can only be confused between two ranks that belong to both groups, and each of those
-  // ranks creates both groups here.
+  // Checks that no two groups of this rank have the same tag, because they would receive each other's messages. Each
+  // rank can check this alone: messages can be confused only between ranks that are in both groups, and such a rank
+  // checks both here.
   int first_tag(const std::vector<int64_t>& ranks) {
     uint64_t hash = 0;
     for (const int64_t rank : ranks) hash = extend_hash(hash, rank);
@@ -102,8 +102,7 @@ class MpiWorld final : public World {
       : World(rank, size, membership), membership_(*membership) {}
 
   // A failed rank ends without MPI_Finalize. mpirun then ends the other ranks; without mpirun they notice that this
-  // rank's heartbeats stop. After an error of its own, a rank does nothing else here, because its error has yet to be
-  // printed.
+  // rank's heartbeats stop. A rank with an error of its own returns from here, because its error has yet to be printed.
   ~MpiWorld() override {
     MpiHealth& health = membership_.health;
     try {

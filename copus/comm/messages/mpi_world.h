@@ -13,8 +13,8 @@ bool has_mpi();
 
 // Joins the job for which mpirun, srun or a similar launcher started this process. A process can join only once,
 // because destroying the world shuts MPI down. The destructor waits for the other ranks, unless the job has failed or
-// an exception is in flight. The rank that notices a failure prints it for the whole job, and a rank that does not
-// notice it in time is ended.
+// an exception is in flight. The rank that notices a failure prints it for the whole job. Ranks that do not react to
+// the failure in time are ended.
 //
 // Throws UserError if the build has no MPI or the MPI library does not support several threads. If the ranks do not
 // come within `wait_seconds`, ends the process, because MPI_Init cannot be interrupted.

@@ -19,9 +19,8 @@ namespace copus {
 
 // What a member does in one round: it sends its values and, at the same time, combines them with the received values.
 struct ReductionRound {
-  // Which members' values are combined in the received vector. before, after: those of members before or after the
-  // members that this member's own values cover. instead: those of all members; the received values then replace the
-  // own values.
+  // How to combine the received values with this member's own values. before, after: the received values are the left
+  // or the right operand, because the order of the members is kept. instead: they replace the own values.
   enum class Received { before, after, instead };
 
   int64_t send_to = -1;       // -1: nobody
@@ -34,12 +33,12 @@ std::vector<ReductionRound> reduction_rounds(int64_t size, int64_t member);
 
 // Returns whether an all-reduce uses these rounds: it has at most small_all_reduce_bytes, and its result does not
 // depend on the order of the additions. This holds for sums of integers, which wrap, and for maxima. Because the rounds
-// keep the order of the members, even the signs of zeros and the NaNs of maxima are bitwise those of reduce_elements on
-// all values at once.
+// keep the order of the members, the results are bitwise equal to reduce_elements on all values at once, even for the
+// signs of zeros and the NaNs of maxima.
 bool goes_by_rounds(const Operation& all_reduce);
 
-// Up to this size, every member of an all-reduce gets all values. Above this size, each member first gets only the
-// values of its own part, and then the results of the other parts.
+// Up to this size, every member of an all-reduce receives and reduces all values. Above this size, each member reduces
+// only its own part, and then receives the results of the other parts.
 inline constexpr int64_t small_all_reduce_bytes = 16 << 10;
 
 // Combines `received` with `values`. Both have `count` elements.

@@ -302,8 +302,8 @@ int64_t TcpConnections::read_body(int64_t peer, InLink& link) {
   return received;
 }
 
-// Records that `bytes` of a stream have been consumed. Acknowledges them when enough have been, so that the sender may
-// send as many more.
+// Records that `bytes` of a stream have been consumed. Once enough bytes have been consumed, acknowledges them, so that
+// the sender may send as many more.
 void TcpConnections::take(const TcpStream& key, InStream& stream, int64_t bytes) {
   stream.taken += bytes;
   const auto link = in_.find(key.peer);

@@ -2,8 +2,8 @@
 // for that rank, so a job has only the connections that its groups need. Each direction has its own connection.
 //
 // Messages of several streams share a connection. They are sent in frames, so that they do not block each other. At
-// most window_bytes of each stream may be unacknowledged; the receiver buffers them even if nobody receives yet, so the
-// window also bounds its memory. When they have been consumed, the receiver acknowledges them, and the sender may send
+// most window_bytes of each stream may be unacknowledged. The receiver buffers these bytes even if nobody receives yet,
+// so the window also bounds its memory. It acknowledges bytes once they have been consumed, so that the sender may send
 // as many more.
 #pragma once
 
@@ -59,8 +59,8 @@ class TcpConnections {
 
   // Waits for at most `longest`. Returns whether all messages are done.
   bool wait(std::span<const Handle> messages, std::chrono::milliseconds longest);
-  // The peer of the first of these messages that is not done, and the time at which a connection with this peer ended,
-  // if one did.
+  // Describes the first of these messages that is not done: its peer, and the time at which a connection with this peer
+  // ended, if one has ended.
   struct Missing {
     int64_t peer;
     std::optional<std::chrono::steady_clock::time_point> lost;

@@ -160,9 +160,9 @@ void TcpHealth::listen_to(int64_t neighbour, TextLink& link, Clock::time_point n
   if (link.is_over()) member().lose(neighbour);
 }
 
-// A heartbeat to a rank that does not read is skipped, because it would only fill this process' memory. Data are
-// exchanged after each text, so that the queue is empty and the first heartbeat, which carries this rank's pid, is not
-// skipped.
+// A heartbeat is skipped while earlier texts to its receiver are queued, because it would only fill this process'
+// memory. The first heartbeat carries this rank's pid and must not be skipped. So data are exchanged after each text,
+// which empties the queue.
 void TcpHealth::send_texts() {
   for (const TreeMember::Text& text : member().take_texts()) {
     TextLink& link = links_.at(text.to);

@@ -1,6 +1,6 @@
 // Implements Health over TCP, and the meeting of the ranks. Each rank is connected only to its neighbours in the tree
 // of ranks (tree_member.h), so even among thousands of ranks, none has more than about a dozen connections. If ranks
-// are started machine by machine, each machine has its own log; so on each machine one rank reports a failure to the
+// are started machine by machine, each machine has its own log, so one rank on each machine reports a failure to the
 // user.
 #pragma once
 
@@ -41,8 +41,8 @@ struct TcpRank {
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // `door`: the listening socket for child ranks, if there are any. From now on it admits them, so its address may be
-  // published.
+  // `door`: the listening socket for child ranks, if there are any. From now on the door admits ranks, so its address
+  // may be published.
   TcpHealth(const TcpRank& self, std::optional<TcpDoor> door);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;

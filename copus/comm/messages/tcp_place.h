@@ -15,7 +15,7 @@ struct TcpPlace {
 std::string to_text(const TcpPlace& place);
 
 // Parses the text in which a process published its address. Throws UserError, which names the owner as `whose`, if the
-// text has another form, because another job or program may use the same meeting place. The error does not quote the
+// text has another form: another job or program probably uses the same meeting place. The error does not quote the
 // text, which may contain a secret.
 TcpPlace read_place(const std::string& text, const std::string& whose, bool with_token);
 

@@ -33,9 +33,9 @@ using Clock = std::chrono::steady_clock;
 
 // A connection without a complete hello is closed after this time.
 constexpr auto longest_hello = std::chrono::seconds(5);
-// The largest number of accepted connections that have not yet sent the job's first message, the hello. At most a
-// quarter of the files that this process may open are used for them. At the limit, each new connection closes the
-// oldest one without a hello.
+// The largest number of accepted connections that have not yet sent the job's first message, the hello. Moreover, they
+// may use at most a quarter of the files that this process may open. At the limit, each new connection closes the
+// oldest of them.
 constexpr size_t most_strangers = 1024;
 constexpr size_t share_of_files = 4;
 // The number of new or active connections without a hello that are handled before messages are handled again.

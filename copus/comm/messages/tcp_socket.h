@@ -49,11 +49,11 @@ bool finish_connecting(const TcpSocket& socket, double seconds, const std::funct
 bool wait_for_listener(const std::string& host, int64_t port, double seconds,
                        const std::function<bool()>& is_useless = {});
 // Returns the address of this machine from which a host, given by name or number, is reached. If the host is a loopback
-// number or "localhost", this is the loopback address. Otherwise it is an address that other machines can reach: if
-// /etc/hosts maps this machine's name to the loopback interface, the address of the first other interface. Throws
-// UserError for an unknown host.
+// number or "localhost", this is the loopback address. Otherwise it is an address that other machines can reach. (If
+// /etc/hosts maps this machine's name to the loopback interface, this is the address of the first other interface.)
+// Throws UserError for an unknown host.
 std::string own_host_towards(const std::string& host, int64_t port);
-// Binds a port at this one address of this machine, for a process that will listen there. If the host is not given by
+// Binds a port at this address of this machine, for a process that will listen there. If the host is not given by
 // number, or the port is not available, the returned socket is not open.
 TcpSocket bind_to(const std::string& host, int64_t port);
 // This machine's address on a connected socket.
@@ -71,7 +71,8 @@ std::string make_token();
 std::vector<std::byte> hello(const std::string& token, int64_t rank);
 
 // A listening socket at one address of this machine. A connection must begin with the job's first message, the hello.
-// Connections that do not are closed, and the number of those that have not sent it yet is limited.
+// Connections that begin with anything else are closed. The number of connections that have sent nothing yet is
+// limited.
 class TcpDoor {
  public:
   // Listens at a free port. Throws UserError if the address is not this machine's.

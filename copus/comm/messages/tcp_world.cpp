@@ -35,8 +35,8 @@ std::optional<FailureReport> failure_meanwhile(const TcpMeeting& meeting) {
   return meeting.failed_meanwhile ? meeting.failed_meanwhile() : std::nullopt;
 }
 
-// The parent rank may have failed after it published its address. Then that failure must be reported, not the
-// connection error that it causes.
+// The connection may have failed because the parent rank failed after it published its address. Waits until that
+// failure is known, because it must be reported instead of the connection error.
 void wait_for_a_reason(const TcpMeeting& meeting) {
   if (!meeting.failed_meanwhile) return;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(meeting.longest_finding_seconds);

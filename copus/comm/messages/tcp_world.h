@@ -1,5 +1,4 @@
-// Connects ranks on several machines over TCP without the help of another program, for launchers without MPI such as
-// torchrun.
+// Connects ranks on several machines over TCP, without MPI, for launchers such as torchrun.
 #pragma once
 
 #include <functional>
@@ -27,9 +26,9 @@ struct TcpMeeting {
   // Waits for a rank's text; empty if it does not come in time.
   std::function<std::optional<std::string>(int64_t rank)> find;
 
-  // The members below are for ranks whose launcher continues without failed ranks. They may be empty.
+  // The next members may be empty. They are needed only if the launcher continues a job without its failed ranks.
   //
-  // Returns a failure that the launcher has reported. Such a failure ends the meeting.
+  // failed_meanwhile: returns a failure that the launcher has reported, which ends the meeting.
   std::function<std::optional<FailureReport>()> failed_meanwhile = {};
   // How long a rank that cannot reach another one waits for the launcher to report that rank's failure.
   double longest_finding_seconds = 0;

@@ -1,5 +1,5 @@
 // Reads the memory of another process on this machine. Each byte is copied only once, and the other process only has to
-// tell the address.
+// send the address.
 #pragma once
 
 #include <cstddef>

@@ -31,8 +31,8 @@ void pause_briefly() {
 }
 
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
-  // Several processes share the word, so this must not be a FUTEX_*_PRIVATE operation. Errors need no handling: the
-  // caller then checks the value again, as after success.
+  // Several processes share the word, so this must not be a FUTEX_*_PRIVATE operation. Errors need no handling, because
+  // the caller checks the value again in any case.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 

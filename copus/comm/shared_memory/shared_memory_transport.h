@@ -55,8 +55,8 @@ class SharedMemoryTransport : public Transport {
   void gather_through_slots(const Collective& collective);
   bool reads_peers();
 
-  // Begins a round. Until publish_round(), this member may fill its slot. After waiting for one member or all of them,
-  // it may read their slots until the next round begins.
+  // Begins a round. This member may fill its slot until publish_round(). It may read the slot of another member once it
+  // has waited for that member, until the next round begins.
   void begin_round();
   void publish_round(const Collective& collective);
   void wait_for(int64_t member, const Collective& collective);
@@ -79,8 +79,8 @@ class SharedMemoryTransport : public Transport {
 
   uint32_t round_;
   uint32_t all_published_;  // the last round that all members are known to have published
-  // Whether every member can read every other member's memory; empty if this has not been tried. The same on all
-  // members.
+  // Whether every member can read every other member's memory; empty if this has not been tried. All members have the
+  // same value.
   std::optional<bool> reads_peers_;
 };
 

@@ -47,8 +47,8 @@ class SharedSegment {
 };
 
 // Joins as `rank`. Several worlds in one process may share the segment (ranks as threads). With `watch`, a watchdog
-// thread sends heartbeats. If the job has failed and this rank does not notice, the watchdog does what `after_failure`
-// says.
+// thread sends heartbeats. `after_failure` is what the watchdog does if the job has failed and this rank does not
+// notice.
 std::unique_ptr<World> join_shared_memory(std::shared_ptr<SharedSegment> segment, int64_t rank, int64_t size,
                                           double wait_seconds, bool watch,
                                           AfterFailure after_failure = AfterFailure::end_process);

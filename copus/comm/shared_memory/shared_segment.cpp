@@ -39,8 +39,8 @@ int64_t GroupArea::slot_capacity(int64_t members) {
 }
 
 int64_t GroupArea::ring_capacity(int64_t members) {
-  // A ring should hold a micro-batch's activations, so that their sender need not wait. It is smaller in large groups,
-  // which have many rings.
+  // A ring buffer should hold a micro-batch's activations, so that their sender need not wait. Ring buffers are smaller
+  // in large groups, which have many of them.
   const auto share = static_cast<uint64_t>((int64_t{512} << 20) / (members * members));
   return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(share)), 64 << 10, 2 << 20);
 }

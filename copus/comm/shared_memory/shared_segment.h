@@ -68,7 +68,7 @@ class SegmentTable {
   std::chrono::steady_clock::time_point start() const;
 
   // Returns the area of an ordered list of ranks, which is the same for every caller. Does not wait: groups are
-  // appended to a log by compare-and-swap, and each group's area begins where that of the previous log entry ends.
+  // appended to a log by compare-and-swap, and each group's area begins where the area of the previous group ends.
   GroupArea find_or_add_group(const std::vector<int64_t>& ranks);
 
  private:

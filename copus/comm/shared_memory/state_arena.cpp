@@ -29,11 +29,11 @@ namespace {
 
 constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int collapse_into_huge_page = 25;  // MADV_COLLAPSE of Linux 6.1, missing in older headers
-// Pages are made present in pieces of this size. Between two pieces, training threads can change the process' memory
-// map.
+// Pages are made present in pieces of this size, because training threads can change the process' memory map only
+// between two pieces.
 constexpr int64_t piece = 4 * huge_page;
-// The free memory that prefault() leaves to the rest of the system. Without this reserve, the kernel would kill a
-// process instead of failing the request.
+// The free memory that prefault() leaves to other processes. Without this reserve, the kernel would kill a process
+// instead of failing the request.
 constexpr int64_t spare_bytes = int64_t{128} << 20;
 // A process has 2^47 bytes of addresses. All arenas of a machine together use at most this many.
 constexpr int64_t most_addresses = int64_t{1} << 46;
@@ -68,8 +68,8 @@ Mapping map_aligned(int descriptor, int64_t bytes, int protection) {
   return mapping;
 }
 
-// The position of an arena's record in the arena's file: after the arena's own bytes. First comes the number of records
-// written, which shows which of two slots holds the latest record. The two slots follow; each holds a record's length
+// An arena's record follows the arena's own bytes in the arena's file. First comes the number of records written, which
+// shows which of two slots holds the latest record. The two slots begin at this offset; each holds a record's length
 // and the record. Only the written parts of the file take memory.
 constexpr int64_t slots_at = 4096;
 constexpr int64_t slot_bytes = StateArena::most_record_bytes + slots_at;
@@ -186,9 +186,9 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
   return bytes;
 }
 
-// Returns the size of every arena, on which all ranks agree. It is the first of these values that exists: the size of
-// the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. `bytes` is the
-// size of this rank's arena (0 if it has none yet). Kept arenas of another size are not used.
+// Returns the size of an arena, which is the same on all ranks. It is the first of these values that exists: the size
+// of the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. `bytes` is
+// the size of this rank's arena (0 if it has none yet). Kept arenas of another size are not used.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
@@ -285,8 +285,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   return failures == 0;
 }
 
-// Maps the arenas of ended processes. If such a process had loaded its state again before it ended, it had a new arena,
-// and this rank may still map the older one.
+// Maps the arenas of ended processes, also where this rank already maps one: a process that loaded its state again
+// before it ended had a newer arena.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {

@@ -65,9 +65,8 @@ class StateArena {
                                           const std::vector<KeptArena>& kept = {});
   // Joins the ranks of a later epoch. Ranks that have an arena call this; newcomers, which have none, call join() with
   // the same arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps the arenas of
-  // ended processes that are in `kept` or that one of these ranks still had mapped; if both exist for one process, the
-  // arena in `kept` is used. Existing mappings do not move. If one rank cannot map another rank's arena, returns false
-  // on all ranks.
+  // ended processes that are in `kept`, and arenas that one of these ranks still had mapped; an arena in `kept` takes
+  // precedence. Existing mappings do not move. If one rank cannot map another rank's arena, returns false on all ranks.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
   // Unmaps all arenas except this process' own and those of `processes`.
@@ -89,8 +88,8 @@ class StateArena {
   int64_t reserved_bytes() const { return bytes_; }     // the capacity of an arena
   const Descriptor& file() const { return own_.file; }  // of this process' arena and its record
 
-  // Replaces the record of this process' arena, of at most most_record_bytes. Whenever the process ends, readers find
-  // either the previous record or this one.
+  // Replaces the record of this process' arena, of at most most_record_bytes. Even if the process ends during this
+  // call, readers find either the previous record or the new one.
   void write_record(std::string_view record);
   // The record of another process, which must have ended. Empty if that process wrote none or its arena is not mapped
   // here.
@@ -103,8 +102,8 @@ class StateArena {
   // training. Returns false if the system has no more memory, or if `end` exceeds the arena; pages that are already
   // present then stay present.
   bool prefault(int64_t end);
-  // Maps the pages that this rank is going to read into its page table. The owner must have written these pages: a page
-  // that nobody has written would be allocated by this call.
+  // Enters pages that this rank is going to read into its page table. The owner must have written these pages, because
+  // this call would allocate unwritten ones.
   void prefault_read(int64_t process, int64_t begin, int64_t end);
 
  private:

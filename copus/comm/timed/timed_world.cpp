@@ -135,8 +135,7 @@ class TimedCommunicator final : public WrappedCommunicator {
     const Communicating communicating(clock_);
     while (!unsettled_.empty()) settle_next();
     group().all_reduce(&latest, 1, DataType::float64, Reduction::maximum);
-    // For a barrier, exchanging the members' times is enough: the latest time is known only when all members have
-    // arrived.
+    // A barrier needs nothing more: the exchange of times is complete only when all members have arrived.
     if (operation.kind != OperationKind::barrier) group().run(operation);
     free_at_ = std::max(latest, free_at_) + seconds_of(operation);
     clock_.advance_to(free_at_);
@@ -195,8 +194,8 @@ class TimedCommunicator final : public WrappedCommunicator {
 
   double free_at_ = 0;                    // when the last settled collective is done
   std::vector<double> messages_free_at_;  // when the last message from each member is done
-  // Collectives whose buffers the inner group may still read or write. They are kept until they are done even if their
-  // handles are gone, because a failed rank does not wait for operations that it has started.
+  // Collectives whose buffers the inner group may still read or write. They are kept until they are done, even if the
+  // caller has destroyed its Work: after a failure, a rank does not wait for the operations that it has started.
   std::deque<std::shared_ptr<Collective>> unsettled_;
   std::deque<std::shared_ptr<SentMessage>> messages_;
 };

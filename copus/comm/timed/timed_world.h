@@ -1,10 +1,11 @@
 // Makes a world whose messages take as long as they would over a cluster's links. On the wall clock, messages arrive
-// late. On the virtual clock, no rank sleeps; the ranks' clocks advance like those of real devices (docs/design.md).
+// late. On the virtual clock, no rank sleeps; the ranks' clocks advance as if each rank had its own device
+// (docs/design.md).
 //
 // The rules for one group (groups do not slow each other down):
 // - A collective begins when its last member has started it and the previous collective is done. It takes the seconds
-//   given by performance/link_cost.h for the slowest link that the group needs. A wait for the collective ends when it
-//   does.
+//   given by performance/link_cost.h for the slowest link that the group needs. A wait for the collective ends when the
+//   collective ends.
 // - A message leaves when it has been sent and the previous message between the same two ranks has arrived. The
 //   receiver waits until the message arrives. A send takes none of the sender's time; a wait for a send ends when the
 //   send's buffer is free again.

@@ -184,8 +184,8 @@ void Composition::settle() {
   acts_.push_back({Act::Kind::ask_to_regroup});
 }
 
-// Whether the other members have completed an epoch without a failure in which they
-// took over the state of this member.
+// Returns whether this leaving member has handed over its state: the other members took it over in an epoch that ended
+// without a failure.
 bool Composition::has_parted(int64_t member) const {
   return !failing_ && *rank_of(member) >= std::ssize(members_) - num_parting_;
 }
@@ -200,8 +200,8 @@ void Composition::begin_next() {
   std::vector<int64_t> left = stay;
   for (const auto& others : {parting, go}) left.insert(left.end(), others.begin(), others.end());
   const std::set<int64_t> orphaned = machines_without(left);
-  // A stopping job has little time. So it may continue without a machine whose members have all ended: the state on the
-  // other machines may suffice.
+  // A stopping job has little time. So it does not wait for newcomers on a machine whose members have all ended,
+  // because the state on the other machines may suffice.
   const bool hurries = stopping_ && !left.empty() && waited_seconds_ >= leave_within_seconds;
   if (!hurries && waits_for_newcomers(orphaned)) return;
   const auto can_join = [](const Process& process) {  // a ready newcomer whose machine is not leaving
@@ -215,8 +215,8 @@ void Composition::begin_next() {
     return finish(Course::failed);
   }
   if (stay.empty() && !parting.empty()) {
-    // All remaining members want to leave. They hold all remaining state, or only newcomers on machines
-    // without members can read it. So these members and newcomers form the next epoch, which stops the job.
+    // All remaining members want to leave, but nobody else has the training state. (On machines without members, only
+    // newcomers can read it.) So these members and newcomers form one more epoch, which stops the job.
     std::swap(stay, parting);
     for (auto& [number, process] : processes_) {
       if (!can_join(process) || !orphaned.contains(process.machine)) continue;
@@ -249,8 +249,8 @@ void Composition::begin_next() {
   for (const int64_t process : lost_before_) {
     if (!processes_.at(process).leaving) replace(process);
   }
-  // Rank 0 must have been a member before, and ranks are ordered by process number. So a newcomer with a smaller number
-  // than every earlier member is replaced by a newcomer with a new, larger number.
+  // Ranks are ordered by process number, and rank 0 must have been a member before. So a newcomer with a smaller number
+  // than all earlier members is replaced by a newcomer with a new, larger number.
   for (const int64_t process : late) {
     kill(process);
     replace(process);

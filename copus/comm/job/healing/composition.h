@@ -1,6 +1,6 @@
 // Tracks the membership of a job whose ranks come and go. Composition records which processes are members of the
-// current epoch and which processes are ready for the next one. From this it decides which actions the launcher must
-// take. Its inputs are events. It uses no processes, sockets or clocks.
+// current epoch and which processes are ready for the next one. From these records it decides which actions the
+// launcher must take. Its inputs are events. It uses no processes, sockets or clocks.
 #pragma once
 
 #include <compare>
@@ -33,8 +33,8 @@ struct Act {
 
 class Composition {
  public:
-  // How long a failed process, or every process of a failed job, may take to end by itself. A process that has reported
-  // an error of its own gets the next time instead.
+  // How long a failed process, or every process of a failed job, may take to end by itself. For a process that has
+  // reported an error of its own, kill_after_own_error_seconds applies instead.
   static constexpr double kill_after_seconds = 1.5;
   // How long a process that has reported an error of its own may take to unwind its stack and end. Only its exit code
   // and message show whether the user made a mistake, so it gets more time than other processes. The time is still
@@ -49,14 +49,13 @@ class Composition {
   // as the previous one, up to longest_pause_seconds.
   static constexpr double first_pause_seconds = 0.5;
   static constexpr double longest_pause_seconds = 300;
-  // The longest pause, and the total time during which newcomers are started, if only newcomers can read the memory
-  // kept on a machine.
+  // If only newcomers can read the memory kept on a machine: the longest pause, and the time after which no more
+  // newcomers are started.
   static constexpr double longest_pause_where_needed = 4;
   static constexpr double bring_back_within_seconds = 300;
 
-  // done: a member has ended in good order, or the last members have been released. Members only end in good order
-  // together, when all work is done, so a later failure of another member does no harm. failed: the job ends as a
-  // failure.
+  // done: a member has ended in good order, or the last members have been released. Members end in good order only when
+  // all work is done, so a later failure of another member does no harm. failed: the job ends as a failure.
   enum class Course { going_on, done, failed };
 
   // Processes 0 to size - 1 are the members of the first epoch, with `members_per_machine` on each machine. `replaces`:
@@ -73,9 +72,9 @@ class Composition {
 
   int64_t epoch() const { return epoch_; }
   // The members of the epoch, by rank. Rank 0 was a member of the previous epoch, or is a newcomer on a machine whose
-  // previous members have all ended. The last `num_parting` members have asked to leave. They stay until an epoch has
-  // ended without a failure, so that the remaining members can take over the state that only the leaving ones hold.
-  // Then they are released.
+  // previous members have all ended. The last `num_parting` members have asked to leave. Parting members stay until an
+  // epoch has ended without a failure, so that the other members can take over the state that only parting members
+  // hold. Then the parting members are released.
   const std::vector<int64_t>& members() const { return members_; }
   int64_t num_parting() const { return num_parting_; }
   std::optional<int64_t> rank_of(int64_t process) const;             // empty: not a member
@@ -93,8 +92,8 @@ class Composition {
   bool is_newcomer(int64_t process) const;
   // Whether a newcomer will be started after a pause.
   bool has_delayed() const;
-  // The seconds until another process is started in place of this one; 0 if that process has already been started.
-  // Empty if the process is not replaced.
+  // The seconds until a replacement for this process is started; 0 if the replacement has already been started. Empty
+  // if the process is not replaced.
   std::optional<double> pause_before_replacing(int64_t process) const;
   // Whether members have a reason to leave the epoch.
   bool epoch_is_to_end() const { return failing_ || asked_ || course_ != Course::going_on; }
@@ -115,7 +114,7 @@ class Composition {
   // the others to finish too.
   void comes_to_the_end();
   // Ends the job after a signal, or because the remaining members cannot take over the state of leaving members. After
-  // this, no process joins or leaves, except newcomers without which the memory kept on a machine could not be read.
+  // this, no process joins or leaves. Only newcomers that are needed to read the memory kept on a machine still join.
   void stop();
   // After a second signal no process is started at all.
   void stop_at_once();

@@ -110,8 +110,8 @@ void Coordinator::start_members() {
   if (has_several_machines()) give_all(BeginEpoch{std::move(first)});
 }
 
-// The newcomer's variables describe the last rank of a job of the initial size. So it uses as many of the machine's
-// cores as the other ranks do.
+// The newcomer's environment describes the last rank of a job of the initial size. So the newcomer uses as many of the
+// machine's cores as the other ranks do.
 void Coordinator::start_newcomer(int64_t number, int64_t replaces) {
   const Member& before = members_.at(replaces);
   Member& member = members_[number];
@@ -327,8 +327,8 @@ void Coordinator::lose_machine(RemoteMachine& machine, const std::string& cause)
   for (const auto& [number, member] : members_) {
     if (member.machine != machine.number()) continue;
     composition_.cannot_be_replaced(number);
-    // Marks all members of the machine as failed before ending any of them. Otherwise ending one could begin an epoch
-    // that contains another.
+    // Marks all members of the machine as failed before ending any of them. Otherwise, when one has ended, an epoch
+    // could begin that contains another.
     const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
     if (!member.end.ended && takes_part) composition_.fails(number);
   }
@@ -367,7 +367,7 @@ void Coordinator::end_member(int64_t number, const std::optional<std::string>& c
   const bool by_own_error = cause && WIFEXITED(members_.at(number).end.status);
   if (by_own_error) composition_.fails(number, by_own_error);
   composition_.ends(number, !cause);
-  // An error of its own before training begins ends the job, so this error is reported even if another rank failed
+  // A rank's own error before training begins ends the job. So this error is reported even if another rank failed
   // first.
   const bool has_failed = composition_.course() == Composition::Course::failed;
   if (by_own_error && has_failed && note_.empty() && !end_) end_ = members_.at(number).report;

@@ -73,8 +73,8 @@ class SegmentWatch final : public EpochWatch {
   RankMonitor monitor_;
 };
 
-// For ranks on several machines, which monitor each other. When a rank leaves, it reports the failure that it has
-// found.
+// For ranks on several machines, which monitor each other. A rank that leaves the epoch because of a failure reports
+// this failure to its launcher.
 class ReportsWatch final : public EpochWatch {
  public:
   explicit ReportsWatch(int64_t size) : ranks_(size) {}

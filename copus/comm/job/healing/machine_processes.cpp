@@ -163,7 +163,7 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // The process may have left its world since its last message was read. It then ended in good order, and its pending
+    // Reads the process' last messages: if they say that it has left its world, it ended in good order. Its pending
     // requests are dropped.
     listen_to(process->number, member, news, wishes);
     std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });

@@ -21,8 +21,8 @@ constexpr auto longest_parting = std::chrono::seconds(2);
 
 int RemoteMachine::descriptor() const { return link_ && !garbled_ && !link_->is_over() ? link_->descriptor() : -1; }
 
-// A launcher that sends invalid messages may still be running. From then on nothing is sent to it, so it ends itself,
-// as it does when its connection is silent. Only after that time is its machine treated as lost.
+// A launcher that sends invalid messages may still be running. Nothing more is sent to it, so it ends itself as if the
+// connection were lost. Its machine is treated as lost only when it must have ended.
 std::vector<News> RemoteMachine::hear(double seconds) {
   if (!link_) return {};
   if (garbled_) {

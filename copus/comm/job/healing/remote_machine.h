@@ -34,8 +34,8 @@ class RemoteMachine {
   void hang_up() { link_.reset(); }
 
   const std::optional<Arrived>& arrived() const { return arrived_; }
-  // Why the machine is lost; empty if it is not. All its processes are gone then: its launcher killed them, or they
-  // died with it.
+  // Why the machine is lost; empty if it is not lost. All processes of a lost machine are gone: its launcher killed
+  // them, or they died with the launcher.
   std::optional<std::string> loss() const;
   std::string name() const;  // "machine 1 (host NAME)"
 

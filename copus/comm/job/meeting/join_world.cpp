@@ -96,8 +96,8 @@ class RankStore {
   static constexpr const char* start_of_job = "the start of the job";
 
   int64_t first_of_machine() const { return environment_.rank - environment_.local_rank; }
-  // Whether this rank reports when the ranks cannot agree on one that does. It is not rank 0, which may be the missing
-  // rank.
+  // Whether this rank is the one that reports a failure when the ranks cannot agree on a reporter. It is the first rank
+  // of its machine. Rank 1 replaces rank 0, which may be the missing rank, unless rank 0 is alone on its machine.
   bool is_next_to_first() const {
     const bool is_alone = environment_.local_world_size == 1;
     return environment_.rank == (is_alone ? first_of_machine() : std::max<int64_t>(first_of_machine(), 1));
@@ -112,8 +112,8 @@ class RankStore {
   }
   std::string key(const std::string& name) const { return concat("copus/", environment_.attempt, "/", name); }
 
-  // The process that serves the store is gone or stopped. If that process also started this one, the launcher watch
-  // (launcher_watch.h) reports this, and may end this process meanwhile.
+  // Fails because the process that serves the store is gone or stopped. If that process is also this rank's launcher,
+  // the launcher watch (launcher_watch.h) reports it, and may end this process meanwhile.
   [[noreturn]] void fail_without_store() {
     store_.reset();
     if (!environment_.launcher_serves_store) {
@@ -129,7 +129,7 @@ class RankStore {
 };
 
 // Rank 0 makes the segment and publishes where it is. Rank 0 keeps the store, which it may serve, until all ranks have
-// joined. Each rank joins as soon as it can, so that those that have joined can monitor each other.
+// joined. Each rank joins as soon as it can, so that the ranks that have joined can monitor each other.
 std::unique_ptr<World> meet_in_shared_memory(const RankEnvironment& environment, double wait_seconds) {
   const auto joined = [](int64_t rank) { return concat("joined/", rank); };
   const auto join = [&](SharedSegment segment) {

@@ -10,8 +10,8 @@
 
 namespace copus {
 
-// Both functions throw RankFailure if the meeting place is gone or does not answer. Once `is_useless` returns true,
-// they do nothing.
+// Both functions throw RankFailure if the meeting place is gone or does not answer. Once `is_useless` (MeetingAddress)
+// returns true, they do nothing.
 struct MeetingPlace {
   std::function<void(const std::string& name, const std::string& text)> publish;
   // Returns the text, or nothing if it has not been published yet. Does not wait.

@@ -52,8 +52,8 @@ std::optional<std::pair<std::string, Descriptor>> receive_bytes(Descriptor* sock
   do {
     length = ::recv(socket->number(), nullptr, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
   } while (length < 0 && is_interrupted());
-  // If no message is there yet, returns. Without this, a message that arrives between the peek and the read would be
-  // truncated, because the buffer has the size of the peeked message.
+  // If there is no message yet, this must return before the read: a message that arrives in between would be truncated,
+  // because the buffer has the size of the peeked message.
   if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   std::string bytes(std::max<ssize_t>(length, 1), '\0');
   iovec part{bytes.data(), bytes.size()};

@@ -70,15 +70,15 @@ bool send_epoch(const Descriptor& socket, const Epoch& epoch, int64_t rank, int 
                 const std::vector<KeptArena>& kept = {});
 bool send(const Descriptor& socket, const FromLifeline& message);
 
-// Returns the next message, or nothing if none has arrived; does not block. `arena` receives the descriptor that came
-// with the message, if any. If the other end is closed, closes the socket. If the bytes come from a launcher and are
-// not a message, throws InternalError.
+// Returns the next message, or nothing if none has arrived; does not block. If a descriptor came with the message,
+// `arena` receives it. If the other end is closed, closes the socket. If the bytes come from a launcher and are not a
+// message, throws InternalError.
 std::optional<FromRank> receive_from_rank(Descriptor* socket, Descriptor* arena = nullptr);
 std::optional<FromLauncher> receive_from_launcher(Descriptor* socket);
 std::optional<FromLifeline> receive_from_lifeline(Descriptor* socket);
 
-// Converts a rank's message to the bytes in which it is sent, for launchers that forward it, and back. `from_rank`
-// returns nothing if the bytes are not a message.
+// These functions convert a rank's message to bytes and back, for launchers that forward messages. `from_rank` returns
+// nothing if the bytes are not a message.
 std::string packed(const FromRank& message);
 std::optional<FromRank> from_rank(std::string_view bytes);
 

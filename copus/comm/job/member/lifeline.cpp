@@ -61,8 +61,8 @@ void Lifeline::listen() {
       if (message->failure) last_ = std::move(*message);
     }
     tell();
-    // A closed socket needs no action here: either the launcher closed it and will end this process soon, or the
-    // launcher died and the kernel ends this process.
+    // A closed socket needs no action: the launcher has closed it and will end this process soon, or the launcher has
+    // died and the kernel ends this process.
     if (!socket_.is_open()) return;
     if (silent_seconds >= fenced_after_seconds) ::_exit(exit_code_of_fenced);
   }

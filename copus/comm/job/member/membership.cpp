@@ -28,11 +28,11 @@ constexpr auto look_again_after = std::chrono::milliseconds(100);
 constexpr auto look_for_others_after = std::chrono::milliseconds(5);
 // A longer time between two checks means that the process was stopped, perhaps with the whole job.
 constexpr double longest_look_seconds = 0.5;
-// The step length that a spare reports. It only marks the spare as being in a step: a spare always waits, so the length
-// does not matter. If all ranks wait, that is reported as a failure.
+// The step length that a spare rank reports. Any positive value works: it marks the spare as being in a step, so that a
+// job in which all ranks wait is reported as a failure.
 constexpr double step_seconds_of_spare = 1e-3;
-// The time within which the deciding launcher notices a lost machine and reports it. This can exceed the limit of
-// silence, because the launcher may get hardly any processor time.
+// The time within which the deciding launcher notices a lost machine and reports it. It exceeds lost_after_seconds,
+// because the launcher may get hardly any processor time.
 constexpr double longest_finding_seconds = lost_after_seconds + 4;
 
 Descriptor taken_over(int descriptor) {
@@ -128,7 +128,7 @@ std::unique_ptr<World> Membership::join_epoch(FromLauncher next) {
 }
 
 // In each epoch, the names at the meeting place and rank 0's token are new. Therefore a late rank of an older epoch
-// cannot connect to a listening socket of this one.
+// cannot connect to a listening socket of the new epoch.
 std::unique_ptr<World> Membership::meet(int64_t rank, steady_clock::time_point job_started) {
   Lifeline& lifeline = *connection_->lifeline;
   const auto started = steady_clock::now();

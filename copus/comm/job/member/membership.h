@@ -59,9 +59,8 @@ class Membership {
   // launcher is silent. A signal to this rank's own process does not count: it concerns only this rank. Call this
   // between two steps. Does not block.
   bool stop_wanted();
-  // For a rank that the current layout does not use: waits, in the world of this epoch, until the epoch should end
-  // because the launcher asks for it, the job is done, or a rank has failed. Calls ask_to_leave() when `wants_to_leave`
-  // returns true.
+  // For a rank that the current layout does not use. Waits, in the world of this epoch, until the launcher asks to end
+  // the epoch, the job is done, or a rank has failed. Calls ask_to_leave() when `wants_to_leave` returns true.
   void wait_as_spare(World& world, const std::function<bool()>& wants_to_leave);
   // Asks to leave. In the next epoch this process is one of the parting members; after that epoch join_next() returns
   // null. The launcher then neither treats the end of this process as a failure nor replaces the process. The launcher

@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A longer time between two checks means that this process was stopped or did not get a processor. The same may have
-// happened to the ranks, so the excess time does not count as their silence.
+// A longer time between two checks means that this process was stopped or did not get a processor. The ranks may have
+// been stopped too, so the excess time does not count as their silence.
 constexpr double longest_look = 0.5;
 
 class Job {

@@ -44,10 +44,9 @@ struct RankEnvironment {
 };
 
 // Reads the first of these sets of variables that exists: COPUS_*; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. The order puts inner launchers first: a launcher comes before
-// the one that started it. Returns nothing if the process is not a rank, for example in a shell or script that SLURM
-// started. Throws UserError if variables contradict each other, describe a job incompletely, or belong to another
-// launcher.
+// MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_*; SLURM_*. In this order, a launcher comes before the launchers that may
+// have started it. Returns nothing if the process is not a rank, for example in a shell or script that SLURM started.
+// Throws UserError if variables contradict each other, describe a job incompletely, or belong to another launcher.
 std::optional<RankEnvironment> read_rank_environment();
 // The same for given variables: `lookup` returns a variable's value, or null.
 std::optional<RankEnvironment> read_rank_environment(const std::function<const char*(const char*)>& lookup);
@@ -62,10 +61,10 @@ std::unique_ptr<World> join_world(const RankEnvironment& environment, double wai
 // The name of the transport that join_world chooses: "MPI", "TCP", "shared memory".
 const char* connection_of(const RankEnvironment& environment);
 
-// Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of the job:
-// that of rank 0 or, if a rank died, 1 after one message on stderr. Forwards SIGINT and SIGTERM to the ranks. When the
-// call returns, no process and no shared memory is left. The caller must not have started any threads, because they
-// would receive the signals.
+// Starts `size` ranks of this program with the same arguments, waits for them, and returns the exit code of rank 0. If
+// a rank died, returns 1 after one message on stderr. Forwards SIGINT and SIGTERM to the ranks. When the call returns,
+// no process and no shared memory is left. The caller must not have started any threads, because they would receive the
+// signals.
 int launch_ranks(int64_t size, const std::vector<std::string>& arguments);
 // Settings of a job whose ranks come and go.
 struct Healing {
@@ -77,8 +76,8 @@ struct Healing {
 };
 // Like launch_ranks, for ranks that join through Membership (membership.h). When a rank fails, the others continue
 // without it, and its replacement joins between two steps. A line on stderr reports each failure. The job ends as with
-// launch_ranks if no rank is left, if all ranks wait for one another, after a user's mistake, and after any rank's own
-// error before the first note. The exit code is that of rank 0 in the last epoch.
+// launch_ranks if all ranks are gone, if all ranks wait for one another, after a user's mistake, and after any rank's
+// own error before the first note (Membership::leave_note). Returns the exit code of rank 0 in the last epoch.
 //
 // A replacement process gets the rank and world size (RankEnvironment) that it would have if it joined at once. Both
 // become meaningless when other processes come or go.

@@ -22,7 +22,7 @@ namespace {
 
 constexpr auto look_at_launcher_after = std::chrono::milliseconds(50);
 // How long a rank waits between noticing that the launcher is gone and ending. By then all ranks of the machine have
-// noticed it too. Otherwise the first rank's end would be reported as a failure.
+// noticed it too. If a rank ended sooner, the others would report its end as a failure.
 constexpr auto until_all_know = std::chrono::milliseconds(400);
 
 class LauncherWatch {

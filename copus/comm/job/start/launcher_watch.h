@@ -1,6 +1,6 @@
-// Watches whether the launcher of this process is gone or stopped: then nobody forwards signals to this process any
-// more. When the launcher is Copus' own, the kernel ends its ranks with it. When it is torchrun's agent or SLURM's
-// daemon, the processes that it started (ranks, or a launcher of Copus) end themselves.
+// Watches whether the launcher of this process is gone or stopped, because nobody then forwards signals to this
+// process. The ranks of Copus' own launcher are ended by the kernel together with the launcher. Processes (ranks, or a
+// launcher of Copus) that torchrun's agent or SLURM's daemon started end themselves.
 #pragma once
 
 #include "copus/comm/job/start/launcher.h"

@@ -265,8 +265,8 @@ std::optional<std::string> RankProcesses::judge_end(const ProcessEnd& process, b
 int RankProcesses::conclude(const FailureReport& failure, const ConcludedProcess& first,
                             const std::optional<ConcludedProcess>& failed) const {
   if (failed && failed->end.exited_with(users_mistake)) {
-    // A mistake of rank 0 has already been printed. Other ranks' messages were held back, because rank 0 may have found
-    // the same mistake.
+    // A user's mistake that rank 0 found has already been printed. The messages of other ranks were held back, because
+    // they would repeat it.
     const bool is_told = first.speaks_here && first.end.exited_with(users_mistake);
     if (!is_told) write_all(STDERR_FILENO, failed->held_back);
     return users_mistake;

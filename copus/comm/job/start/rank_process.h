@@ -48,8 +48,8 @@ class SignalSource {
   Descriptor descriptor_;
 };
 
-// Forwards a rank's stderr, and puts the rank before each line. Messages about the user's mistakes are held back: all
-// ranks find the same mistakes, and only the first rank should print them.
+// Forwards a rank's stderr, and puts the rank before each line. All ranks find the same mistakes of the user, so
+// messages about these are held back on all ranks except the first.
 class ErrorLines {
  public:
   // `source` is not open if the process writes directly to the launcher's stderr.
@@ -144,8 +144,8 @@ class RankProcesses {
   void finish_errors();
 
   const std::set<int>& passed_on() const { return passed_on_; }
-  // Returns why the end of a process is a failure; nothing if it is not. `in_the_middle`: the process had not left the
-  // job.
+  // Returns why the end of a process is a failure; nothing if the process ended well. `in_the_middle`: the process had
+  // not left the job.
   std::optional<std::string> judge_end(const ProcessEnd& process, bool in_the_middle) const;
   // Reports a failed job to the user and returns the job's exit code. `first` is rank 0 of the job. `failed` is the
   // process that the report names, if any.
