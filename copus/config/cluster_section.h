@@ -8,10 +8,10 @@
 
 namespace copus {
 
-// Completes config.cluster from the file that cluster.config names, after the inline fields have been read. If --set
-// names the file, its fields replace all inline fields except those given by --set, so that a run can resume on another
-// cluster. Throws UserError if file and inline fields contradict each other, if a field is wrong or missing, if the
-// file cannot be read, or if the clock needs a cluster and none is given.
+// Completes config.cluster from the file that cluster.config names, after the inline fields have been read. If the file
+// is named by --set, it replaces the inline fields that are not given by --set, so that a run can resume on another
+// cluster. Otherwise throws UserError if file and inline fields contradict each other. Also throws it if a field is
+// wrong or missing, if the file cannot be read, or if the clock needs a cluster and none is given.
 void read_cluster_section(const Setting& root, const std::string& source, RunConfig& config);
 
 // Makes a description from a table with the fields of a cluster file. `where` names the table in messages. Throws

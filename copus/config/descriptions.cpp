@@ -27,8 +27,8 @@ std::vector<std::string> names_of(const std::vector<ShippedFile>& files) {
   return names;
 }
 
-// Returns whether a file exists; false for paths longer than the system allows. A path without permission counts as
-// existing, because reading it then reports the error.
+// Returns whether a file exists; false for paths longer than the system allows. A path that may not be accessed counts
+// as existing, because reading it then reports the error.
 bool exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) || error == std::errc::permission_denied;

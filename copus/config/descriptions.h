@@ -53,8 +53,8 @@ inline constexpr int64_t calibration_file_version = 2;
 std::vector<MeasuredCriticalBatch> read_calibration_file(const std::filesystem::path& path,
                                                          const std::string& asked_by);
 
-// Reads a file that `asked_by` names. If that fails, throws UserError, which says who named the file and what was
-// expected there.
+// Reads a file that `asked_by`, an option or setting, names. If that fails, throws UserError, which says that
+// `asked_by` names the file, and what was expected there.
 std::string read_named_file(const std::filesystem::path& path, const std::string& asked_by,
                             const std::string& expected);
 

@@ -11,8 +11,8 @@ inline bool masks_documents_by_default(const RunConfig& config) {
   return config.execution.device == "cpu" && !config.cluster.is_modelled();
 }
 
-// Copies the value of the run that is resumed into `wanted`, unless `wanted` sets one. If the resumed run has no value,
-// it is older than the setting, and its documents attend to each other.
+// Copies the value of the resumed run into `wanted`, unless `wanted` has a value. A resumed run without a value is
+// older than the setting: its documents attend to each other.
 inline void keep_document_mask(const RunConfig& begun, RunConfig& wanted) {
   if (!wanted.data.mask_across_documents) wanted.data.mask_across_documents = begun.data.masks_across_documents();
 }

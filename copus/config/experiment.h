@@ -43,8 +43,8 @@ Experiment parse_experiment(std::string_view toml_text, const std::string& sourc
 RunConfig run_config_of(const Experiment& experiment, std::string_view base_text, const ExperimentArm& arm,
                         int64_t seed);
 
-// Throws UserError if the arms' results cannot be compared. This is so if text, sequence length, clock, the clock's job
-// or cluster, or the held-out sample differ, or if held-out losses are requested that no run measures.
+// Throws UserError if the arms' results cannot be compared: text, sequence length, clock, the clock's job or cluster,
+// or the held-out sample differ, or no run measures the requested held-out losses.
 void check_arms_are_comparable(const Experiment& experiment, std::string_view base_text, const std::string& source);
 
 }  // namespace copus

@@ -102,8 +102,8 @@ struct NoiseScaleConfig {
 struct AdaptConfig {
   PolicyKind policy = PolicyKind::none;
   bool advise = false;  // whether decisions are logged but not carried out
-  // Candidates may have any parallel degrees. Each other option takes the listed values; with an empty list it keeps
-  // its initial value. Empty lists of global batches or micro-batches stand for powers of two
+  // Candidates may have any parallel degrees. Each other option takes the values in its list; if the list is empty, the
+  // option keeps its initial value. Empty lists of global batches or micro-batches stand for powers of two
   // (orchestrator/predictions/candidates.h).
   std::vector<int64_t> global_batches;
   std::vector<int64_t> micro_batches;
@@ -130,8 +130,8 @@ struct AdaptConfig {
   std::string schedule;             // for steps: batches by consumed samples or tokens, "0:768 250B:1536"
   double late_switch_share = 0.75;  // for late_switch: the fraction of the run before the switch
   int64_t late_switch_batch = 0;    // for late_switch: the batch after the switch; 0: not given
-  // For norm_test, ddp_norm and fsdp_norm: the allowed relative error of the gradient. For ddp_norm and fsdp_norm also
-  // the number of steps between tests.
+  // For the policies norm_test, ddp_norm and fsdp_norm: the allowed relative error of the gradient. The next field, the
+  // number of steps between tests, is only for ddp_norm and fsdp_norm.
   double norm_test_eta = 0.7;
   int64_t norm_test_interval = 1;
   std::string file;     // input file of oracle and script

@@ -142,7 +142,7 @@ std::string difference(const ModelDescription& here, const ModelDescription& the
 
 }  // namespace
 
-// The section [model] does not use those defaults of transformers' classes that would surprise its reader:
+// The section [model] deviates from the defaults of transformers' classes where these would surprise a reader:
 // - the number of key/value heads;
 // - the head size of Qwen3 and Gemma;
 // - Mistral's window;

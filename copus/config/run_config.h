@@ -30,8 +30,8 @@ struct DataConfig {
   double held_out_fraction = 0.01;    // size of that tail, as a fraction of each source's tokens; 0: none
   std::string document_separator;     // text between documents of text files; empty: a file is one document
   bool mask_document_ends = true;     // whether a document's first token is never predicted (carries no loss)
-  // Whether a token attends only to its own document. Empty: a new run decides by its data (run_data.h); all other
-  // code, and runs from before this setting, take it as false.
+  // Whether a token attends only to its own document. Empty: a new run decides by its data (run_data.h). Runs older
+  // than this setting, and all other code, treat empty as false.
   std::optional<bool> mask_across_documents;
   // With mask_across_documents: token-weighted mean length of documents, in tokens; 0: measured at the start. Predicted
   // attention takes as long as in sequences of this length.

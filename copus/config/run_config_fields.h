@@ -56,8 +56,8 @@ inline constexpr const char* model_ignore_dropout_key = "ignore_dropout";  // al
 // The key of [cluster] that replaces inline fields by a file.
 inline constexpr const char* cluster_config_key = "config";
 
-// A unit of a cluster file; the key's name ends with it. The program uses seconds, bytes and operations. A conversion
-// rounds once, so that a value that is read, written and read again stays the same.
+// A unit in a cluster file; names of keys end with their unit. The program itself uses seconds, bytes and operations. A
+// conversion rounds once, so that a value that is read, written and read again stays the same.
 struct Unit {
   double multiplier;
   double divisor;
@@ -73,9 +73,9 @@ inline constexpr const char* latency_key = "latency_microseconds";
 inline constexpr const char* bandwidth_key = "gigabytes_per_second";
 inline constexpr const char* efficiency_key = "efficiency";
 inline constexpr const char* tree_key = "tree_microseconds";
-// The points of a curve are at positive sizes. A point's value is relative to the value at one size, which was fitted
-// or measured, so it may be above 1: on a CPU with small caches a matrix product of 512 ran at 0.35 times the speed of
-// a product of 16.
+// The points of a curve are at positive sizes. A point's value is relative to the value at one fitted or measured size,
+// and may be above 1. (On a CPU with small caches, a matrix product of size 512 ran at 0.35 times the speed of one of
+// size 16.)
 inline constexpr Range<double> curve_place{1e-9, 1e18};
 inline constexpr Range<double> curve_share{1e-9, 10.0};
 

@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Returns all settings, as "section.key", whose key is this name or is called so by other programs: "lr",
+// Returns, as "section.key", all settings that have this key, or for which other programs use this name: "lr",
 // "--batch-size". Empty if there are none.
 std::vector<std::string> settings_called(std::string_view name);
 

@@ -53,7 +53,7 @@ std::string hint_behind_number(const std::string& text, std::string_view rest, d
 }
 
 // Returns advice if a text was probably meant as a number: "; a share of 10% is written 0.1". Empty if the text does
-// not begin like a number, or if it could mean several numbers.
+// not begin like a number, or if it could mean different numbers.
 std::string hint_at_number(const Setting& setting, bool is_whole) {
   if (setting.kind != Setting::Kind::text) return "";
   const std::string& text = std::get<std::string>(setting.value);

@@ -44,8 +44,8 @@ class SettingsReader {
   void field(const char* key, std::optional<ModelDescription>& model);
   void field(const char* key, std::optional<ClusterDescription>& cluster);
   void quantity(const char* key, double& value, const Unit& unit, const Range<double>& range);
-  // Reads noise_scale.calibration, in one of three forms: a number (critical batch / noise scale), a list of numbers
-  // for each measured critical batch, or paths of calibration.json files with measured critical batches.
+  // Reads noise_scale.calibration, in one of three forms: a number (critical batch / noise scale), measured critical
+  // batches as lists of numbers, or paths of calibration.json files with measured critical batches.
   void calibration(const char* key, NoiseScaleConfig& value);
   void duration(const char* key, double& seconds, const Range<double>& range);
   void cluster(ClusterDescription& description) { visit_cluster(description, *this); }
