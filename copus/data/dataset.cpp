@@ -25,9 +25,8 @@
 namespace copus {
 namespace {
 
-// Purposes, which are hashed after the seed so that random draws for different purposes are independent: orders of
-// epochs (then come source and epoch), orders of shards (source), and sequences whose documents are measured (a
-// number).
+// Purposes of random draws: orders of epochs, orders of shards, and sequences whose documents are measured. The key of
+// a draw is a hash of the seed, the purpose and further numbers, so draws for different purposes are independent.
 constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
 // The version of the order of samples. Raise it if a change gives another order for the same seed; older runs then
@@ -59,8 +58,8 @@ uint64_t hash_contents(uint64_t hash, const TokenSource& source, bool ends_only 
     return hash;
   }
   for (int64_t i = 0; i < max_windows; ++i) {
-    // The product of two large counts could overflow an integer. A double is exact enough, and the same on every
-    // machine.
+    // The product of two large counts could overflow an integer. A double is exact enough, and gives the same result on
+    // every machine.
     const double part = static_cast<double>(i) / (max_windows - 1);
     add_tokens(static_cast<int64_t>(part * static_cast<double>(source.size() - max_window)), max_window);
     add_end(static_cast<int64_t>(part * static_cast<double>(source.num_documents() - 1)));
@@ -86,8 +85,8 @@ struct Dataset::Implementation {
   std::vector<std::unique_ptr<MegatronSource>> shards;  // with data.shuffle_shards: one for each element of `train`
   std::vector<int64_t> shards_of_source;                // with data.shuffle_shards: number of shards of each source
   std::shared_ptr<FilePool> pool;                       // holds the open .bin files of the shards
-  // With data.shuffle_shards: an order of shards for each source or, without a blend, one for all; and the index of
-  // each order's first shard.
+  // Only with data.shuffle_shards: an order of shards for each source or, without a blend, one order for all; and the
+  // index of each order's first shard.
   std::vector<std::unique_ptr<ShardOrder>> orders;
   std::vector<std::size_t> first_shards;
   uint64_t seed;
@@ -161,8 +160,8 @@ struct Dataset::Implementation {
     for_each_place(first, count, [&](std::size_t part, int64_t sample) { visit(train[part], sample); });
   }
 
-  // Adds an element of `train`, and returns the hash extended by it. The hash rounds the share to fp32, so that weights
-  // with the same ratios give the same hash.
+  // Adds a source to `train`, and returns the hash extended by this source. The hash rounds the share to fp32, so that
+  // weights with the same ratios give the same hash.
   uint64_t train_on(uint64_t hash, double share, const PackedTokens& tokens, uint64_t contents) {
     hash = extend_hash(hash, std::bit_cast<uint32_t>(static_cast<float>(share)));
     hash = extend_hash(hash, static_cast<uint64_t>(tokens.num_samples()));
@@ -495,7 +494,7 @@ std::vector<std::string> Dataset::shards_from(uint64_t first_sample, int64_t cou
     uint64_t draw = first_sample;
     if (blend) {
       const auto found = next_draws.find(static_cast<int64_t>(source));
-      // None of the next samples is from this source, so its next draw is estimated from its share. blend.h bounds the
+      // None of the next samples is from this source, so its position is estimated from its share. blend.h bounds the
       // error by 2.
       const double expected = std::max(0.0, share * static_cast<double>(first_sample) - 2);
       draw = found != next_draws.end() ? found->second : static_cast<uint64_t>(expected);

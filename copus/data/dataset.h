@@ -31,8 +31,8 @@ struct TrainingSource {
 
 // The lengths of documents within training sequences.
 struct DocumentLengths {
-  // Token-weighted mean length of documents, in tokens. Attention within documents does as much work as full attention
-  // in sequences of this length.
+  // Mean length of the document to which a token belongs, in tokens. Attention within documents does as much work as
+  // full attention in sequences of this length.
   double of_a_token = 0;
   // Standard deviation of the attention work per sequence, relative to its mean.
   double deviation = 0;
@@ -63,9 +63,9 @@ class Dataset {
   Batch train_batch(uint64_t first_sample, int64_t count) const;
 
   // With data.shuffle_shards, opens the shards of samples first_sample .. first_sample+count. Returns the name and
-  // state of a shard that is missing or incomplete on this machine, or nothing if all are complete. In the latter case
-  // the samples stay readable even if somebody deletes the shards. Throws UserError for a shard that is too long, even
-  // if others are missing.
+  // state of a shard that is missing or incomplete on this machine. Returns nothing if all are complete; the samples
+  // then stay readable even if somebody deletes the shards. Throws UserError for a shard that is too long, even if
+  // others are missing.
   std::optional<std::string> missing_shard(uint64_t first_sample, int64_t count) const;
   // With data.shuffle_shards, return the number of shards that contain these samples, and how many bytes of these
   // shards are missing on this machine; otherwise 0.

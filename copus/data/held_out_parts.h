@@ -15,9 +15,10 @@ struct HeldOutPart {
 };
 
 // Divides `samples` among sources of `sizes` samples (each at least one) in proportion to `shares`, limited by the
-// sizes. With at least as many samples as sources, each source gets at least one. With fewer, sources spread evenly
-// over the list get one sample each, with probabilities in proportion to their shares. In both cases the weights make
-// the loss an unbiased estimate of the share-weighted mean over sources.
+// sizes. With at least as many samples as sources, each source gets at least one. With fewer samples than sources, as
+// many sources are drawn, with probabilities in proportion to their shares and spread evenly over the list; each of
+// them gets one sample. In both cases the weights make the loss an unbiased estimate of the share-weighted mean over
+// sources.
 std::vector<HeldOutPart> held_out_parts(const std::vector<int64_t>& sizes, const std::vector<double>& shares,
                                         int64_t samples);
 

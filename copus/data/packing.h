@@ -38,8 +38,8 @@ class PackedTokens {
   // Returns the number that read() would return, from the document ends alone.
   int64_t loss_tokens(int64_t sample) const;
 
-  // Returns the sum of the squared lengths of the documents in the sample, cut at its ends. The work of attention
-  // within documents is proportional to this sum.
+  // Returns the sum of the squared lengths of the documents in the sample. Only the parts of documents within the
+  // sample count. The work of attention within documents is proportional to this sum.
   double squared_lengths(int64_t sample) const;
 
  private:

@@ -34,8 +34,7 @@ class ShardOrder {
     uint64_t first_draw = 0;
     bool operator==(const Need&) const = default;
   };
-  // Lists up to `count` distinct shards in the order in which draws from `draw` on need them, beginning with the window
-  // of `draw`.
+  // Lists up to `count` distinct shards in the order in which draws need them, beginning with the window of `draw`.
   std::vector<Need> needs(uint64_t draw, int64_t count) const;
 
  private:

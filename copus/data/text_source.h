@@ -18,9 +18,9 @@ class TextSource final : public TokenSource {
   // The token after the last byte of a document. This byte never occurs in UTF-8.
   static constexpr int64_t end_of_document = 0xFF;
 
-  // Opens the file and splits it at `document_separator`, which belongs to no document. Empty documents are dropped. An
-  // empty separator makes the file one document. Throws UserError if the file cannot be read, contains no text, has
-  // another format (named in the message), or is not UTF-8 (with byte offset and line of the first error).
+  // Opens the file and splits it into documents at each `document_separator`, which is dropped. Empty documents are
+  // dropped. An empty separator makes the file one document. Throws UserError if the file cannot be read, contains no
+  // text, has another format (named in the message), or is not UTF-8 (with byte offset and line of the first error).
   TextSource(const std::string& path, const std::string& document_separator);
 
   const std::string& path() const override { return file_.path(); }

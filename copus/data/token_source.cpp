@@ -67,8 +67,8 @@ std::vector<std::string> corpora_of(const std::string& path) {
 
 namespace {
 
-// Checks that every shard that tools/tokenize_corpus.py wrote has an index. A run on some of the shards would train on
-// another corpus.
+// Checks that every shard that tools/tokenize_corpus.py wrote has an index. If shards were missing, the run would train
+// on another corpus.
 void check_all_shards_are_here(const std::string& pattern, const std::vector<std::string>& shards) {
   constexpr std::string_view of = "-*-of-";
   const size_t at = pattern.rfind(of);

@@ -35,8 +35,8 @@ class TokenSource {
 };
 
 // Lists the corpora that a path names: the path itself, unless it is a pattern (base/files/path_pattern.h) and no file
-// or pair has exactly this name. A pattern gives the matching text files and prefixes of .bin/.idx pairs, sorted. It
-// may match one file of a pair, both, or the prefix. Throws UserError if nothing matches.
+// or pair has exactly this name. A pattern gives the matching text files and prefixes of .bin/.idx pairs, sorted. For a
+// pair, the pattern may match one file, both files, or the prefix. Throws UserError if nothing matches.
 std::vector<std::string> corpora_of(const std::string& path);
 
 // Opens a text file, the prefix of a Megatron .bin/.idx pair, or a pattern, whose corpora are joined into one stream,
