@@ -34,8 +34,8 @@ struct ActivationNames {
 };
 
 struct ArchitectureConfig {
-  // Properties of all models of the architecture, and transformers' defaults of absent fields. num_key_value_heads 0
-  // stands for num_attention_heads, head_dim 0 for hidden_size / num_attention_heads.
+  // Properties of all models of the architecture, and transformers' defaults of absent fields. Here 0 as
+  // num_key_value_heads stands for num_attention_heads, and 0 as head_dim for hidden_size / num_attention_heads.
   ModelDescription defaults = {};
   // The architecture's fields that not all architectures have (architectures_with).
   std::vector<std::string_view> fields = {};

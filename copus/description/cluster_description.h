@@ -36,8 +36,8 @@ struct Link {
   double latency_seconds = 0;
   double bytes_per_second = 0;
   Curve efficiency = {};  // fraction of bytes_per_second reached, by the bytes of a collective or message
-  // Time of an all-reduce over a tree of nodes, per tree level and direction (up or down), in addition to the time of
-  // its bytes. 0: all-reduces use rings only.
+  // Seconds that an all-reduce over a tree of nodes takes per tree level and direction (up or down), in addition to the
+  // time of its bytes. 0: all-reduces use rings only.
   double tree_seconds = 0;
   bool operator==(const Link&) const = default;
 };
@@ -63,8 +63,8 @@ struct Device {
 // Measured costs of an NCCL (or RCCL) communicator. There is one for each group of ranks and kind of operation. 0: not
 // measured.
 struct CommunicatorCosts {
-  // Device memory of one communicator on the rank where it takes most: for collectives of a group, for exchanges
-  // between any members of a group, and for messages between two neighbours.
+  // Device memory of one communicator, on the rank where it takes most. There are three kinds: for collectives of a
+  // group, for exchanges between any members of a group, and for messages between two neighbours.
   double collective_bytes = 0;
   double exchange_bytes = 0;
   double message_bytes = 0;

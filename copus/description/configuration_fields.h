@@ -1,5 +1,5 @@
-// The list of a configuration's fields, with their names and ranges. Text for people and files, keys of a run's
-// configuration, messages between ranks and hashes all iterate over this list. A new field needs its member in
+// The list of a configuration's fields, with their names and ranges. All code for texts, for keys of a run's
+// configuration, for messages between ranks and for hashes iterates over this list. A new field needs its member in
 // ParallelStrategy or Configuration, a line here, documentation (docs/configuration.md) and its effect.
 #pragma once
 
@@ -24,8 +24,8 @@ struct ConfigurationField {
   Range<int64_t> range = {0, 1};  // allowed values; booleans are written as 0 or 1
 };
 
-// The limit is the number of GPUs in the largest cluster that a plan considers. A product of all degrees and a batch
-// stays far below 2^63.
+// The limit is the number of GPUs in the largest cluster that a plan considers. With it, a product of all degrees and a
+// batch stays far below 2^63.
 inline constexpr Range<int64_t> allowed_degrees{1, int64_t{1} << 17};
 inline constexpr Range<int64_t> allowed_zero_stages{0, 3};
 // Far more sequences than anyone needs. The tokens of a step (sequence_length < 2^31) stay far below 2^63.

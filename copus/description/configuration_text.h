@@ -54,9 +54,9 @@ std::string configuration_parts();
 // configuration differs from its default, which is written "-".
 std::vector<std::vector<std::string>> configuration_rows(const std::vector<Configuration>& configurations);
 
-// Changes the named fields. All others stay, unless the new layout makes them impossible or meaningless. With p=1 the
-// schedule becomes 1f1b with one stage per rank. With t=1 there is no sequence parallelism. With d=1 there is no ZeRO,
-// and so neither replicas nor resharding.
+// Changes the fields that `change` names. All other fields stay, unless the new layout makes them impossible or
+// meaningless. With p=1 the schedule becomes 1f1b with one stage per rank. With t=1 there is no sequence parallelism.
+// With d=1 there is no ZeRO, and so neither replicas nor resharding.
 Configuration apply(const ConfigurationChange& change, const Configuration& configuration);
 
 // Returns whether `configuration` has all named values.

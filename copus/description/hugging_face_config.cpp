@@ -1,5 +1,5 @@
-// Reads config.json, Hugging Face transformers' description of a model. architecture_config.cpp has the fields of
-// single architectures.
+// Reads config.json, Hugging Face transformers' description of a model. The fields that only one architecture has are
+// in architecture_config.cpp.
 //
 // Absent fields have the defaults of transformers' configuration classes (LlamaConfig, Qwen2Config, ...), so that a
 // file means the same model in both programs. Models that Copus cannot train exactly are refused, never approximated.

@@ -100,9 +100,9 @@ Reason check_schedule_fits(const ParallelStrategy& strategy) {
 
 // Explains why `ranks` tensor-parallel ranks cannot split this model: the text after "parallel.tensor_parallel N".
 Reason why_tensor_parallel_does_not_fit(const ModelDescription& model, int64_t ranks) {
-  // With more ranks than key/value heads, rank r holds key/value head r / (ranks / kv heads). The rank has heads /
-  // ranks consecutive query heads. All of them use this key/value head, because each key/value head serves heads / kv
-  // heads consecutive query heads.
+  // With more ranks than key/value heads, rank r holds only key/value head r / (ranks / kv_heads), and heads / ranks
+  // consecutive query heads. This requires that all of these query heads use that key/value head. They do, because each
+  // key/value head serves heads / kv_heads consecutive query heads.
   COPUS_CHECK(model.num_heads % model.num_kv_heads == 0, model.num_heads, " heads, ", model.num_kv_heads, " kv heads");
   const auto [heads, kv_heads, columns] = units_of(model);
   for (const SharedUnits* units : {&heads, &kv_heads, &columns}) {

@@ -35,8 +35,8 @@ struct SharedUnits {
   int64_t parts(int64_t ranks) const { return std::min(ranks, count); }
 };
 
-// A model's heads and columns. infeasible_reason calls units_of millions of times, so this needs no description of
-// blocks.
+// A model's heads and columns, computed without a description of blocks, because infeasible_reason calls units_of
+// millions of times.
 struct ModelUnits {
   SharedUnits heads, kv_heads, columns;
 };
@@ -58,8 +58,8 @@ struct HeadNorm {
   SharedUnits units;
 };
 
-// The modules that hold the norms of a block's input and output; null if there is no such norm. The same name means
-// different norms in different models.
+// The names of the modules with the norms of a block's input and output; null if the block lacks the norm. One name may
+// mean different norms in different models.
 struct BlockNormNames {
   const char* input;
   const char* output;

@@ -79,9 +79,9 @@ inline constexpr auto named_values<RopeType> = std::to_array<NamedValue<RopeType
 struct RopeScaling {
   RopeType type = RopeType::llama3;
   double factor = 8.0;
-  // Bounds on a frequency's number of turns within the original context. A frequency with fewer turns than the first
-  // bound is divided by the factor; one with more turns than the second bound is kept. Only for Llama 3 and YaRN.
-  // Linear and dynamic scaling also ignore the original context.
+  // Bounds on the number of turns that a frequency makes within the original context. A frequency with fewer turns than
+  // the first bound is divided by the factor, and a frequency with more turns than the second bound is kept. Only Llama
+  // 3 and YaRN use these bounds and the original context.
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
@@ -166,8 +166,8 @@ struct ModelDescription {
   bool feed_forward_bias = false;  // whether all its linear layers have biases
   QkNorm qk_norm = QkNorm::none;
   BlockNorm block_norm = BlockNorm::input;
-  // Whether attention and feed-forward read the same stream, to which both results are added. Otherwise the
-  // feed-forward reads the stream after attention.
+  // Whether attention and feed-forward both read the layer's input, and both results are added to it. Otherwise the
+  // feed-forward reads the residual stream after attention.
   bool parallel_residual = false;
   bool norms_add_one = false;  // whether norms multiply by 1 + weight; weights then start at 0
   // Every n-th layer (n - 1, 2 n - 1, ...) has no rotary embeddings (Yang et al. 2025, "RoPE to NoPE and back again").
@@ -178,8 +178,8 @@ struct ModelDescription {
   // num_layers), where 2 num_layers is the number of these layers (Radford et al. 2019).
   bool scales_residual_initializer = false;
 
-  // In sliding layers a token attends to itself and the attention_window - 1 tokens before it. 0: to all tokens before
-  // it.
+  // In sliding layers a token attends to itself and to the attention_window - 1 tokens before it. 0: there is no
+  // window.
   int64_t attention_window = 0;
   // Every n-th layer (n - 1, 2 n - 1, ...) attends to all earlier tokens; the others are sliding. 0: all are sliding.
   int64_t full_attention_interval = 0;
@@ -233,8 +233,8 @@ struct ParameterSplit {
   int64_t dimension = 0;  // the dimension that is split
   // The number of heads, rows or columns in this dimension: at most this many parts. 0: never split.
   int64_t units = 0;
-  // Linear layers of a decoder layer with equal, non-empty `input` read the same input. Their weights are stored back
-  // to back, and so are their biases.
+  // Linear layers of a decoder layer read the same input if this name is equal and not empty. Their weights are stored
+  // back to back, and so are their biases.
   std::string_view input = {};
   // Whether each rank uses the whole parameter only for its own heads. The parameter's gradients then differ between
   // tensor-parallel ranks.
@@ -290,9 +290,9 @@ double attended_tokens(const ModelDescription& model, int64_t sequence_length);
 
 // Returns the floating-point operations of training on one token, forward and backward, without recompute. These are 6
 // for each weight of the blocks' linear layers (layer_blocks.h) and of the head, and 24 h_q a for each attention. h_q
-// is the width of its queries, a is attended_tokens. Attention counts in full, not only its causal half, so a = s / 2
-// without a window. The head counts once, the look-up of embeddings not at all. This extends the convention of
-// Narayanan et al. 2021 to grouped-query attention and windows.
+// is the width of its queries, a is attended_tokens. Attention is counted for the whole square of scores and not for
+// its causal half, and without a window a = s / 2. The head is counted once, the look-up of embeddings not at all. This
+// extends the convention of Narayanan et al. 2021 to grouped-query attention and windows.
 double training_flops_per_token(const ModelDescription& model, int64_t sequence_length);
 
 }  // namespace copus

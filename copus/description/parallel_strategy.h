@@ -44,8 +44,8 @@ struct ParallelStrategy {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   // Whether activations outside attention and feed-forward are split over tensor-parallel ranks, along the sequence.
   bool sequence_parallel = false;
-  // What ZeRO shards over data-parallel ranks (Rajbhandari et al. 2020): from stage 1 on master weights and moments,
-  // from stage 2 on gradients too, in stage 3 compute weights too.
+  // The stage of ZeRO, which shards state over data-parallel ranks (Rajbhandari et al. 2020): stage 1 shards master
+  // weights and moments, stage 2 also gradients, stage 3 also compute weights.
   int64_t zero_stage = 0;
   Recompute recompute = Recompute::none;
   // With ZeRO-3: whether gathered weights are freed after a forward pass and gathered again for the backward pass.
@@ -130,8 +130,8 @@ struct Configuration {
 std::string to_string(const ParallelStrategy& strategy);
 std::string to_string(const Configuration& configuration);
 
-// Returns the number of rounds of an interleaved schedule. In a round, at least p micro-batches pass one chunk of a
-// rank before any of them passes the next chunk.
+// Returns the number of rounds of an interleaved schedule. A round consists of at least p micro-batches, which all pass
+// one chunk of a rank before any of them passes the next chunk.
 constexpr int64_t interleaved_rounds(int64_t num_microbatches, int64_t pipeline_parallel) {
   return num_microbatches < pipeline_parallel ? 1 : num_microbatches / pipeline_parallel;
 }

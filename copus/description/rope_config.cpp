@@ -44,8 +44,8 @@ double yarn_attention_factor(const Fields& rope, double factor) {
   return scale != 0 && all_scale != 0 ? grown(scale) / grown(all_scale) : grown(1);
 }
 
-// Lengths in tokens: of the longest sequence for which the model is designed, and of the context before scaling. The
-// latter may be in config.json or in the rope object; transformers prefers config.json.
+// Lengths in tokens: of the longest sequence for which the model is designed, and of the original context, before
+// scaling. The original context may be in config.json or in the rope object; transformers prefers config.json.
 struct Context {
   int64_t longest;
   std::optional<int64_t> original;
@@ -138,7 +138,7 @@ Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context
 }
 
 // Reads rotary embeddings that transformers stores by layer type. In the style of transformers 4, base and scaling are
-// those of full attention; sliding layers have their class' base, or Gemma 3's rope_local_base_freq.
+// for layers with full attention. Sliding layers have their class' base, or Gemma 3's rope_local_base_freq.
 void parse_rope_by_layer_type(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   rotary_share(config, style);
   Rope full{config.positive_number("rope_theta"), std::nullopt, std::nullopt}, sliding;

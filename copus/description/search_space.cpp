@@ -1,5 +1,5 @@
-// Iterates over divisors of the number of ranks, so that all products of degrees match. Only these candidates are
-// judged by infeasible_reason, which is slow because it writes sentences.
+// Iterates over divisors of the number of ranks, so that the product of the degrees is always right. infeasible_reason
+// judges only these candidates, because it is slow: it writes sentences.
 #include "copus/description/search_space.h"
 
 #include <algorithm>
