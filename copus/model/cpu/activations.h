@@ -12,8 +12,8 @@ struct Activated {
 };
 
 // Activation functions of the form x sigmoid(z(x)): SiLU with z = x, and GELU's tanh approximation with z = 2 sqrt(2 /
-// pi) (x + 0.044715 x^3), since (1 + tanh(z / 2)) / 2 = sigmoid(z). A Curve computes z(x), and a product with the
-// derivative z'(x).
+// pi) (x + 0.044715 x^3), since (1 + tanh(z / 2)) / 2 = sigmoid(z). A Curve has functions for z(x) and for a product
+// with the derivative z'(x).
 template <class C, class Curve>
 struct Sigmoidal {
   static COPUS_INLINE Vector<C> value(Vector<C> x) { return x / (exponential<C>(-Curve::exponent(x)) + 1); }

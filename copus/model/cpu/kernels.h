@@ -1,6 +1,7 @@
 // The CPU kernels behind model/kernels/kernels.h, on raw pointers, without torch headers. The same sources are compiled
-// once per instruction set, and kernels<S>() selects the widest that this processor supports. Kernels process ranges of
-// rows or tasks, which the caller distributes over its thread pool. No result depends on how the ranges are divided.
+// once per instruction set, and kernels<S>() selects the widest instruction set that this processor supports. Kernels
+// process ranges of rows or tasks, which the caller distributes over its thread pool. No result depends on how the
+// ranges are divided.
 //
 // S is the storage type of weights and activations: float, double or BFloat16. Arithmetic is in Compute<S>.
 #pragma once
@@ -12,7 +13,8 @@
 namespace copus::cpu {
 
 // Repeats the value of description/model_description.h. These sources must not include that header: its inline
-// functions, compiled here for one instruction set, could be linked into code that must run without it.
+// functions would be compiled here for one instruction set, and the linker could use them in code that must run without
+// this instruction set.
 inline constexpr int64_t ignored_target = -100;
 
 struct BFloat16 {
@@ -85,8 +87,8 @@ struct HeadNormBackward {
 };
 
 // RMSNorm over all queries of a row together, and over all its keys; values are copied. Ranks hold different heads of
-// the same rows and must add up their sums. So both directions have a kernel for the sums and a kernel for the results.
-// Element 0 of arrays of two is for queries, element 1 for keys.
+// the same rows and must add up their sums of squares. So forward and backward each have one kernel for the sums and
+// one for the results. Element 0 of arrays of two is for queries, element 1 for keys.
 template <class S>
 struct ProjectionNorm {
   int64_t widths[2];         // of the local heads
@@ -140,8 +142,8 @@ struct ActivationForward {
   S* activation;   // [rows, width]
 };
 
-// Overwrites the input with its gradient, and the activation's gradient with the activation. The next layer's weight
-// gradient needs the activation, which the forward pass therefore need not keep.
+// Overwrites the input with its gradient, and the activation's gradient with the activation, which the next layer's
+// weight gradient needs. So the forward pass need not keep the activation.
 template <class S>
 struct ActivationBackward {
   ActivationFunction function;

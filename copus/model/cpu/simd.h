@@ -31,8 +31,8 @@ struct Simd<float> {
   using Unaligned = float __attribute__((vector_size(COPUS_VECTOR_BYTES), aligned(4), may_alias));
   using Integer = int32_t __attribute__((vector_size(COPUS_VECTOR_BYTES)));
   static constexpr int width = COPUS_VECTOR_BYTES / 4;
-  // exp_low: the logarithm of the smallest normal number, below which e^x is rounded to 0. exp_high: e^x is infinite
-  // here.
+  // exp_low: the logarithm of the smallest normal number; for x below it, e^x is rounded to 0. exp_high: from this x
+  // on, e^x is infinite.
   static constexpr float exp_low = -87.3365402F, exp_high = 89.0F;
   static constexpr float ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F, inverse_ln2 = 1.44269504F;
   static constexpr float round_magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer

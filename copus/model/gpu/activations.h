@@ -1,6 +1,6 @@
-// Rotary embedding and activations. Every element is read and written once, the minimum of memory traffic. Rotary
-// embedding moves 4 bytes per rotated element of bfloat16. A thread also reads the angles, 8 bytes per pair, once for
-// eight heads. There are few angles, and they come from the caches.
+// Rotary embedding and activations. Every element is read and written once, the minimum of memory traffic. For rotary
+// embedding these are 4 bytes per rotated element of bfloat16. A thread also reads the angles, 8 bytes per pair, once
+// for eight heads; they come from the caches.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"

@@ -1,7 +1,7 @@
 // Softmax cross-entropy over whole rows or over some of their columns, one block per row. The first pass finds the
-// largest logit and the sum (Milakov & Gimelshein 2018), the second overwrites the logits with their gradient. The
-// minimum of memory traffic is one read and one write of the logits. If the logits of a call fit into the level-2
-// cache, the second pass reads them from there.
+// largest logit and the sum of exponentials (Milakov & Gimelshein 2018), the second overwrites the logits with their
+// gradient. The minimum of memory traffic is one read and one write of the logits. If the logits of a call fit into the
+// level-2 cache, the second pass reads them from there.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"

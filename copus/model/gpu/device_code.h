@@ -1,6 +1,6 @@
-// Device code that nvcc, hipcc and the tests' emulator spell differently. Kernels take one struct by value. A block has
-// a multiple of 64 threads, so that warps are whole on every device. All threads of a block take part in every
-// synchronisation and shuffle.
+// Names for what nvcc, hipcc and the tests' emulator spell differently in device code. Kernels take one struct by
+// value. A block has a multiple of 64 threads, so that warps are whole on every device. All threads of a block take
+// part in every synchronisation and shuffle.
 #pragma once
 
 #include <cstddef>

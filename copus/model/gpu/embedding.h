@@ -94,8 +94,8 @@ COPUS_DEVICE int64_t embedding_tiles(const EmbeddingGradient& a) {
   return (a.rows + embedding_tile - 1) / embedding_tile;
 }
 
-// The places where a tile writes its sums of tokens with rows in neighbouring tiles. first_sum: for a token that began
-// in the previous tile and ends in this one. last_sum: for a token that continues in the next tile.
+// Where a tile writes its sum for a token whose rows span several tiles. first_sum: the token's rows began in an
+// earlier tile and end in this tile. last_sum: the token's rows continue in the next tile.
 COPUS_DEVICE float* first_sum(const EmbeddingGradient& a, int64_t tile) { return a.partial_sums + tile * a.width; }
 COPUS_DEVICE float* last_sum(const EmbeddingGradient& a, int64_t tile) {
   return a.partial_sums + (embedding_tiles(a) + tile) * a.width;

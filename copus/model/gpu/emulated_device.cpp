@@ -22,8 +22,8 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   State state;
   Position position;
-  // The values of the two latest exchanges: a fast thread must not overwrite a value that a slow thread has yet to
-  // read.
+  // The values of the two latest exchanges. Two are kept because a fast thread must not overwrite a value that a slow
+  // thread has yet to read.
   uint64_t exchanged[2];
   int bits[2];
   int exchanges;

@@ -1,5 +1,5 @@
-// Launches the kernels: chooses the kernel and the numbers of threads and blocks. nvcc or hipcc compiles only this
-// source of the GPU kernels, which needs nothing but the platform's runtime.
+// Launches the kernels: chooses the kernel and the numbers of threads and blocks. This is the only source that nvcc or
+// hipcc compiles, and it needs only the platform's runtime.
 #include <algorithm>
 #include <cstdint>
 

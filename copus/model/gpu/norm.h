@@ -1,5 +1,5 @@
-// RMSNorm and LayerNorm with the addition of the residual, forward and backward. A block keeps whole rows in registers,
-// so that every operand is read or written once. Each thread holds up to K packs of V elements of a row.
+// RMSNorm and LayerNorm with the addition of the residual, forward and backward. A thread block keeps whole rows in
+// registers, so that every operand is read or written once. Each thread holds up to K vectors of V elements of a row.
 //
 // Bytes per row of n elements of s bytes: forward 4 n s, backward 4 n s, which is the minimum. Backward moves n / 2
 // more for partial sums of the weight's gradient: one sum of 4 n bytes per 16 rows, written and read again.
@@ -111,8 +111,8 @@ norm_backward_kernel(const NormBackward a) {
     const S* const input = static_cast<const S*>(a.input) + row * a.width;
     const S* const residual_gradient = static_cast<const S*>(a.residual_gradient) + row * a.width;
     const bool has_residual = a.residual_gradient != nullptr;
-    // With enough registers, loads the residual's gradient with the other operands, so that the reduction does not
-    // delay it.
+    // If there are enough registers, the residual's gradient is loaded with the other operands, so that this load does
+    // not wait for the reduction.
     constexpr bool upstream_early = K <= 8;
     Pack<S, V> dy[K], x[K], upstream[K];
     COPUS_UNROLL
@@ -165,8 +165,8 @@ norm_backward_kernel(const NormBackward a) {
   }
 }
 
-// Norms of heads. Each warp processes one head at a time, which is short enough to be read again from the cache. Bytes
-// per head of n elements of s bytes: forward 2 n s, backward 3 n s, and n more for partial sums of the weights'
+// Norms of heads. Each warp processes one head at a time. A head is so short that it is read again from the cache.
+// Bytes per head of n elements of s bytes: forward 2 n s, backward 3 n s, and n more for partial sums of the weights'
 // gradients.
 inline constexpr int head_norm_threads = static_cast<int>(head_norm_warps) * smallest_warp;
 

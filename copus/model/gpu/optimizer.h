@@ -73,8 +73,8 @@ round_kernel(const Rounding a) {
 
 inline constexpr int not_numbers = 71, positive_infinities = 69;  // indices of counts behind the digits of an ExactSum
 
-// A sum of nonnegative doubles in neighbouring words of an ExactSum. A double covers three words. Holds doubles within
-// a factor of 2^32 of the first one.
+// Five neighbouring words of an ExactSum, enough for a sum of nonnegative doubles of similar size. A double covers
+// three words, and all doubles must be within a factor of 2^32 of the first double.
 struct WordSum {
   static constexpr int size = 5;
   int first;  // index of the first word; -1: no double yet
@@ -117,8 +117,8 @@ COPUS_DEVICE void add_exactly(double value, WordSum& sum, int64_t* words) {
 inline constexpr int squared_norm_threads = 64;
 inline constexpr int64_t squared_norm_tile = squared_norm_threads * squared_norm_block;
 
-// Sums the squares of at most 64 values in the order of the CPU's widest vectors (cpu/elementwise.h with AVX-512): in
-// sixteen lanes, then adds the upper eight lanes to the lower eight, and so on.
+// Sums the squares of at most 64 values in the order of the CPU's widest vectors (cpu/elementwise.h with AVX-512): sums
+// in sixteen lanes, then adds the upper eight lanes to the lower eight, and so on.
 COPUS_DEVICE double sum_squares(const float* values, int count) {
   constexpr int lanes = 8;
   double low[lanes], high[lanes];

@@ -5,8 +5,8 @@
 
 namespace copus {
 
-// Returns the cudaStream_t or hipStream_t of the calling thread's current stream on `device`, which is null for the
-// platform's default stream. Returns null for a CPU, where kernels run synchronously.
+// Returns the cudaStream_t or hipStream_t of the calling thread's current stream on `device`. The result is null for
+// the platform's default stream, and for a CPU, where kernels run synchronously.
 void* current_stream_handle(at::Device device);
 
 }  // namespace copus

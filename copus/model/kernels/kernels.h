@@ -1,5 +1,5 @@
 // Every tensor kernel that training calls; the model itself calls no ATen operator. Most kernels are our own fused
-// ones, for CPUs (cpu/) and GPUs (gpu/). Tensors that those do not accept go to compositions of ATen operators
+// kernels for CPUs (cpu/) and GPUs (gpu/). Tensors that these do not support go to compositions of ATen operators
 // (kernels_generic.cpp).
 //
 // Activations are row-major [rows, width] in the compute dtype (float32, bfloat16, float64 in tests), one row per
@@ -43,7 +43,7 @@ at::Tensor linear_input_gradient(const at::Tensor& dy, const at::Tensor& weight)
 // Like linear_input_gradient, into `out`, which may be rows of a larger matrix.
 void linear_input_gradient_into(const at::Tensor& out, const at::Tensor& dy, const at::Tensor& weight);
 // Adds gradient [out, in] += dy^T x. A product of bfloat16 factors accumulates directly into a float32 gradient if the
-// device supports this, which the first call finds out.
+// device supports this; the first call tests whether it does.
 void add_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x);
 // Adds gradient [out] += sum of dy's rows.
 void add_linear_bias_gradient(const at::Tensor& gradient, const at::Tensor& dy);
@@ -66,8 +66,8 @@ NormResult add_norm(const at::Tensor& residual, const at::Tensor& delta, const a
                     const at::Tensor& bias, double epsilon);
 
 // Returns residual_gradient (may be undefined) + the norm's input gradient, and adds the weight's gradient to
-// weight_gradient [width]. `statistics` tells RMSNorm from LayerNorm by its shape. add_linear_bias_gradient gives the
-// gradient of a bias.
+// weight_gradient [width]. The shape of `statistics` shows whether the norm is RMSNorm or LayerNorm.
+// add_linear_bias_gradient gives the gradient of a bias.
 at::Tensor norm_backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
                          const at::Tensor& weight, const at::Tensor& residual_gradient,
                          const at::Tensor& weight_gradient);
@@ -108,7 +108,7 @@ void normalize_heads_backward_(const at::Tensor& gradient, const at::Tensor& qkv
                                const at::Tensor& query_weight_gradient, const at::Tensor& key_weight_gradient);
 
 // RMSNorm over all queries of a row together, and over all its keys. If a rank holds only some of the heads, the caller
-// adds up the sums of all ranks, which both directions need.
+// must add up the sums of all ranks, both forward and backward.
 struct ProjectionNorm {
   at::Tensor query_weight, key_weight;  // [heads * head_dim] and [kv_heads * head_dim] of the local heads
   int64_t query_width, key_width;       // heads * head_dim and kv_heads * head_dim of all ranks
@@ -176,8 +176,8 @@ void add_embedding_gradient(const at::Tensor& gradient, const at::Tensor& dy, co
                             int64_t first_token);
 
 // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor). logits: [rows, vocab]; targets: int64 [rows].
-// With `gradient`, overwrites the logits with loss_scale * d(loss)/d(logits). A softcap replaces the logits x by
-// softcap tanh(x / softcap), here and below; the gradient remains that of x.
+// With `gradient`, overwrites the logits with loss_scale * d(loss)/d(logits). Here and below, a softcap replaces the
+// logits x by softcap tanh(x / softcap); the gradient is still with respect to x.
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& targets, double loss_scale, bool gradient,
                     const at::Tensor& loss_sum, double softcap = 0);
 
@@ -225,8 +225,9 @@ void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor
 // Returns first_weight * first + second_weight * second for flat tensors of equal length.
 at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight);
 
-// Returns the matrix with the singular vectors of `matrix` [m, n] and with other singular values: those of matrix /
-// |matrix| (Frobenius norm), mapped by the polynomials. Computes in `dtype`; the result has the dtype of `matrix`.
+// Returns a matrix with the singular vectors of `matrix` [m, n] but other singular values: the polynomials are applied
+// to the singular values of matrix / |matrix| (Frobenius norm). Computes in `dtype`; the result has the dtype of
+// `matrix`.
 at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
                                at::ScalarType dtype);
 

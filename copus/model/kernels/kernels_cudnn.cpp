@@ -1,7 +1,7 @@
-// Attention by cuDNN, forward and backward. On GPUs of compute capability 9.0 its kernels are about twice as fast as
-// the flash attention that ATen selects if results must repeat bitwise (docs/gpu.md). cuDNN has a bitwise repeatable
-// backward pass too, which ATen's front end does not request. It keeps d(softmax) of whole rows in memory, so it runs
-// for a few sequences at a time.
+// Attention by cuDNN, forward and backward. If results must repeat bitwise, its kernels are about twice as fast on GPUs
+// of compute capability 9.0 as the flash attention that ATen selects (docs/gpu.md). cuDNN has a bitwise repeatable
+// backward pass too, which ATen's front end does not request. This pass keeps d(softmax) of whole rows in memory, so it
+// runs for a few sequences at a time.
 //
 // Building this file needs the headers of cuDNN and cudnn-frontend (CMakeLists.txt). At run time it uses the cuDNN
 // library that libtorch has loaded.
@@ -49,7 +49,7 @@ enum Operand : int64_t {
 };
 
 // Runs `call`, which allocates device memory outside of ATen's allocator. If memory is lacking, empties ATen's cache
-// and tries again; throws like the allocator if that fails too. Returns other errors.
+// and tries again. If memory is still lacking, throws as the allocator does. Returns other errors.
 fe::error_t with_memory(at::Device device, const std::function<fe::error_t()>& call) {
   fe::error_t error = call();
   if (error.is_good()) return error;

@@ -154,8 +154,8 @@ void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-// Tests whether `way` adds a small product exactly: its terms are whole numbers, and the sum has a fraction that fits
-// into float32 but not into bfloat16. Throws if this libtorch or device lacks the operator.
+// Tests whether `way` adds a small matrix product to a float32 gradient without rounding to bfloat16: the exact sum
+// fits into float32 but not into bfloat16. Throws if this libtorch or device lacks the operator.
 bool is_exact(WideSum way, at::Device device) {
   constexpr int64_t rows = 64, in = 32, out = 48;
   const auto whole_numbers = [&](int64_t columns) {
@@ -177,9 +177,9 @@ bool is_exact(WideSum way, at::Device device) {
   return sum.equal(expected);
 }
 
-// Returns the most exact WideSum that the process's devices support; all devices are alike, so one test suffices.
-// libtorch 2.11 and 2.13 for CUDA support all three. libtorch for ROCm may refuse products with a wider result type,
-// which leaves only the last ones.
+// Returns the most exact WideSum that the process's devices support. All devices are of one type, so one test suffices.
+// libtorch 2.11 and 2.13 for CUDA support all three. libtorch for ROCm may refuse products whose result type is wider
+// than the factors', and then supports only the least exact WideSum.
 WideSum wide_sum(at::Device device) {
   if (device.is_cpu()) return WideSum::after_rounding;
   static const WideSum best = [&] {

@@ -15,8 +15,8 @@ at::Tensor soft_cap_slope(const at::Tensor& capped, double softcap) { return 1 -
 
 namespace {
 
-// For each token, its index in a part of the vocabulary (rows or columns), and whether it is in the part. For other
-// tokens the index is arbitrary but valid.
+// For each token: whether it is in a part of the vocabulary, and its index in the part (a row or column). For tokens
+// outside the part, the index is arbitrary but valid.
 struct PartIndex {
   at::Tensor index, here;
 };

@@ -9,8 +9,8 @@
 namespace copus {
 
 // Resolves Precision::automatic to bf16 if the device multiplies bfloat16 matrices at least 1.5 times as fast as
-// float32 matrices, otherwise to fp32. Measures both, because processors without bfloat16 arithmetic are a hundred
-// times slower with it.
+// float32 matrices, otherwise to fp32. Measures both, because processors without bfloat16 arithmetic multiply such
+// matrices a hundred times more slowly.
 Precision resolve_precision(Precision precision, at::Device device);
 
 at::ScalarType compute_dtype(Precision precision);

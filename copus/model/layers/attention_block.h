@@ -25,8 +25,8 @@ class AttentionBlock : public Block {
   bool keeps_inner() const override { return true; }
   at::Tensor backward_inner(at::Tensor all_dy, BlockActivations& a, const LayerContext& context,
                             WeightGradients& weight_gradients) const override;
-  // Returns the matrix that attention reads, with normalised and rotated queries and keys as the layer requires. This
-  // is a copy if the layer normalises, otherwise a.projected itself, overwritten.
+  // Normalises and rotates queries and keys as the layer requires, and returns the matrix that attention reads. If the
+  // layer normalises, the matrix is a copy; otherwise it is a.projected, overwritten.
   at::Tensor normalize_and_rotate(const Activations& a, const LayerContext& context) const;
 
   bool has_rope_;

@@ -34,8 +34,8 @@ struct Linear {
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, WeightGradients& weight_gradients) const;
 };
 
-// The residual stream between blocks, residual + delta. The next norm computes this sum, because it reads both anyway.
-// delta may be undefined.
+// The residual stream between blocks is residual + delta. The next norm computes this sum, because it reads both
+// tensors anyway. delta may be undefined.
 struct ResidualStream {
   at::Tensor residual, delta;  // [local rows, hidden]
 
@@ -50,15 +50,15 @@ struct LayerContext {
   at::Tensor keys = {}, values = {};
 };
 
-// Activations that a block keeps from forward to backward. Those that a recompute rebuilds are undefined. Inputs of
-// linear layers are kept as local rows, and gathered again in the backward pass.
+// Activations that a block keeps from forward to backward. Activations that a recompute rebuilds are undefined until
+// then. Inputs of linear layers are kept as local rows, and gathered again in the backward pass.
 struct BlockActivations {
   at::Tensor input;                      // the residual stream (the sum) that the block reads
   at::Tensor normed, statistics;         // of the input's norm; `normed` is the input of the first linear layers
   at::Tensor projected;                  // the result of the first linear layers
   at::Tensor output, output_statistics;  // input and statistics of the output's norm, if any
-  // `normed` with the rows of all ranks. Exists from the gather in forward, or in a recompute, until its last use; it
-  // is never kept.
+  // `normed` with the rows of all ranks. It exists from its gather (in forward or a recompute) until its last use, and
+  // is never kept for backward.
   at::Tensor all_normed;
 
   BlockActivations() = default;

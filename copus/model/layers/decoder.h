@@ -22,7 +22,7 @@ class Decoder {
 
   // Runs one micro-batch forward and backward. Returns the unscaled sum of token losses, a float64 scalar tensor on the
   // device; reading it waits for the device, so read it once a step. tokens, targets: int64 [batch, sequence] on the
-  // store's device. targets are already shifted, and `ignored_target` where there is no loss. documents: as in
+  // store's device. targets are already shifted; where there is no loss they are `ignored_target`. documents: as in
   // MicroBatch.
   //
   // Adds the gradient of loss_scale * (sum of token losses) to every parameter's main gradient; a tied head's gradient

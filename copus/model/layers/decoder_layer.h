@@ -11,8 +11,8 @@
 
 namespace copus {
 
-// Activations that a layer keeps from forward to backward, by block. With Recompute::full only the first block keeps
-// any: its input.
+// Activations that a layer keeps from forward to backward, by block. With Recompute::full only the first block keeps an
+// activation, its input.
 using LayerActivations = std::vector<std::unique_ptr<BlockActivations>>;
 
 class DecoderLayer {

@@ -60,15 +60,15 @@ class ModelChunk {
   at::Tensor empty_stream(const MicroBatch& micro_batch) const;
 
   // Runs F. `input`: the stream from the previous stage (undefined on the first chunk). Returns the stream for the next
-  // stage (undefined on the last chunk, where B computes the loss and its gradient). F, B and W report buckets to
-  // `use`, if given.
+  // stage (undefined on the last chunk, where B computes the loss and its gradient). F, B and W report their use of
+  // buckets to `use`, if given.
   at::Tensor forward(const MicroBatch& micro_batch, const at::Tensor& input, ChunkActivations& kept,
                      BucketUse* use = nullptr);
 
   // Runs B, and the part of W that `weight_gradients` does not defer. `output_gradient`: gradient of forward()'s result
   // (undefined on the last chunk). Returns the input's gradient (undefined on the first chunk). The last chunk adds the
   // unscaled sum of token losses to loss_sum (float64 scalar tensor). With Mode::all_deferred, WeightGradients::run
-  // reports the layers' buckets; with Mode::deferred nothing does.
+  // reports complete gradients of the layers; with Mode::deferred they are not reported.
   at::Tensor backward(const MicroBatch& micro_batch, const at::Tensor& output_gradient, ChunkActivations kept,
                       WeightGradients& weight_gradients, const at::Tensor& loss_sum, BucketUse* use = nullptr);
 

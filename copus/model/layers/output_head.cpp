@@ -11,8 +11,8 @@ namespace copus {
 namespace {
 
 // Returns the rows per chunk. All tensor-parallel ranks need the same number, because each chunk ends with a message
-// between them, although their parts of the vocabulary may differ by a token. On a GPU it is a multiple of
-// bucket_alignment, which suits matrix products.
+// between them. (Their parts of the vocabulary may differ by a token.) On a GPU it is a multiple of bucket_alignment,
+// which suits matrix products.
 int64_t rows_per_chunk(int64_t vocab_size, int64_t tensor_parallel, at::Device device) {
   const int64_t largest_part = (vocab_size + tensor_parallel - 1) / tensor_parallel;
   if (device.is_cpu()) return std::max<int64_t>(bucket_alignment, logits_at_once_on_cpu / largest_part);
@@ -62,8 +62,8 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
 }
 
 // Adds the losses of all rows of `hidden` [rows, hidden]. If `hidden_gradient` is defined, also adds the head's weight
-// gradient and writes the gradient of `hidden` (with tensor parallelism, this rank's term of it). Each chunk's logits
-// are overwritten by their gradient, and then freed.
+// gradient and writes the gradient of `hidden` (with tensor parallelism, this rank's term of the sum over ranks). Each
+// chunk's logits are overwritten by their gradient, and then freed.
 void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale,
                               const at::Tensor& loss_sum, const at::Tensor& hidden_gradient) const {
   const int64_t rows = hidden.size(0);

@@ -19,12 +19,12 @@ class OutputHead {
   // Returns the logits for normalised rows: [rows, vocab], master dtype. Only without tensor parallelism.
   at::Tensor logits(const at::Tensor& normed) const;
 
-  // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor), the same on every tensor-parallel rank.
+  // Adds the sum of the rows' losses to loss_sum (float64 scalar tensor). Every tensor-parallel rank gets the same sum.
   // targets: int64 [rows].
   void loss(const ResidualStream& stream, const at::Tensor& targets, const at::Tensor& loss_sum) const;
 
-  // Adds the same sum to loss_sum, and the gradients of loss_scale * loss to the main gradients. Returns the gradient
-  // of the stream, [local rows, hidden].
+  // Adds the loss to loss_sum as loss() does, and the gradients of loss_scale * loss to the main gradients. Returns the
+  // gradient of the stream, [local rows, hidden].
   at::Tensor backward(ResidualStream stream, const at::Tensor& targets, double loss_scale,
                       const at::Tensor& loss_sum) const;
 

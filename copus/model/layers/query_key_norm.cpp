@@ -71,9 +71,9 @@ void QueryKeyNorm::backward_(const at::Tensor& gradient, const at::Tensor& qkv, 
                                        of_key);
     return;
   }
-  // If several ranks hold the same key heads, each of them has one term of these heads' gradient, and all terms count
-  // in the products. The component parallel to the keys must be subtracted only once from the sum of the terms; the
-  // first rank does this.
+  // If several ranks hold the same key heads, the gradient of these heads is the sum of one term per rank, and all
+  // terms count in the products. Only the first rank subtracts the component parallel to the keys, because it must be
+  // subtracted once from the sum.
   const at::Tensor products = kernels::projection_products(gradient, qkv, shape, norm);
   tensor_parallel_.add_up(products);
   leave_keys_to_first_replica(products);

@@ -19,8 +19,8 @@ class QueryKeyNorm {
 
   bool is_there() const { return kind_ != QkNorm::none; }
 
-  // Returns the sums over all ranks' heads that forward and backward_ need: for norms over whole projections each row's
-  // sums of squares, [rows, 2], otherwise undefined. A collective of the tensor-parallel ranks.
+  // Returns what forward and backward_ need from all ranks. For norms over whole projections this is each row's sums of
+  // squares over all heads, [rows, 2]; otherwise it is undefined. A collective of the tensor-parallel ranks.
   at::Tensor statistics(const at::Tensor& qkv, const kernels::AttentionShape& shape) const;
 
   // Returns `qkv` with normalised queries and keys; without norms returns `qkv` itself.

@@ -11,16 +11,16 @@ namespace copus {
 
 namespace {
 
-// Returns the fraction of a frequency that Llama 3.1 keeps: 0 if the wavelength exceeds the original context, 1 if it
-// is short (transformers, modeling_rope_utils, rope_type "llama3").
+// Returns the fraction of a frequency that Llama 3.1 keeps: from 0 for wavelengths beyond the original context to 1 for
+// short wavelengths (transformers, modeling_rope_utils, rope_type "llama3").
 double llama3_share(const RopeScaling& scaling, double frequency) {
   const double turns =
       static_cast<double>(scaling.original_max_position_embeddings) / (2 * std::numbers::pi / frequency);
   return (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
 }
 
-// Returns the fraction of pair j's frequency that YaRN keeps. It is linear in j between the pairs that make beta_fast
-// and beta_slow turns within the original context.
+// Returns the fraction of pair j's frequency that YaRN keeps. Between the pairs that make beta_fast and beta_slow turns
+// within the original context, it is linear in j.
 double yarn_share(const RopeScaling& scaling, double theta, int64_t rotary_dim, int64_t j) {
   const auto index_of = [&](double turns) {
     const double context = static_cast<double>(scaling.original_max_position_embeddings);

@@ -19,8 +19,8 @@ class StreamNorm {
   // Normalises residual + delta, [rows, hidden]; delta may be undefined.
   kernels::NormResult forward(const at::Tensor& residual, const at::Tensor& delta) const;
 
-  // Returns residual_gradient (may be undefined) + the gradient of the input. `statistics` are those that forward()
-  // returned for this input.
+  // Returns residual_gradient (may be undefined) + the gradient of the input. `statistics` is what forward() returned
+  // for this input.
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& input, const at::Tensor& statistics,
                       const at::Tensor& residual_gradient, WeightGradients& weight_gradients) const;
 

@@ -13,8 +13,8 @@
 
 namespace copus {
 
-// Rows that a collective is gathering or summing. Without a wait, as after an exception, their memory is leaked,
-// because the collective may still use it; the process is about to exit then.
+// Rows that a collective is gathering or summing. If nobody waits for the collective, as after an exception, the memory
+// of the rows is leaked, because the collective may still use it. The process is about to exit then.
 class [[nodiscard]] PendingRows {
  public:
   explicit PendingRows(at::Tensor rows) : rows_(std::move(rows)) {}
@@ -46,11 +46,11 @@ class TensorParallel {
   int64_t local_rows(int64_t rows) const { return sequence_parallel() ? rows / size() : rows; }
 
   // Gathers all rows from local rows [local rows, width], before a column-parallel layer. Without sequence parallelism
-  // it is the identity. Also the backward of reduce().
+  // this is the identity. Also serves as the backward pass of reduce().
   at::Tensor gather(const at::Tensor& local) const;
 
   // Sums the ranks' partial results [rows, width] after a row-parallel layer, and returns the local rows of the sum.
-  // Also the backward of gather(). May overwrite `partial`.
+  // Also serves as the backward pass of gather(). May overwrite `partial`.
   at::Tensor reduce(const at::Tensor& partial) const;
 
   // Start gather() or reduce(), to overlap with computation. Do not write to the argument before wait() has returned.

@@ -1,5 +1,6 @@
 // The W part of a backward pass. A linear layer's weight gradient needs only the layer's input and output gradient, so
-// a schedule may compute it after B, which passes gradients on (Qi et al. 2023, zero bubble).
+// a schedule may compute it later than B, the part that passes gradients to the previous layer (Qi et al. 2023, zero
+// bubble).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,12 +25,12 @@ class WeightGradients {
   void begin_bucket(int64_t bucket) { bucket_ = bucket; }
 
   // Adds weight_gradient [out, in] += dy^T x, and bias_gradient [out] (may be undefined) += the sum of dy's rows. If
-  // deferred, run() does this, and dy and x stay alive until then.
+  // deferred, run() adds them, and this object keeps dy and x until then.
   void add(const at::Tensor& weight_gradient, const at::Tensor& bias_gradient, const at::Tensor& dy,
            const at::Tensor& x);
 
-  // Returns the vector to which the caller adds a norm's gradient: `gradient` itself, or a vector that run() adds to
-  // it.
+  // Returns the vector to which the caller must add a norm's gradient. This is `gradient` itself or, if deferred, a
+  // vector that run() adds to `gradient`.
   at::Tensor add_norm(const at::Tensor& gradient);
 
   // Executes the deferred calls in order and frees their tensors. With all_deferred, reports each bucket's gradient to

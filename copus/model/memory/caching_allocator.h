@@ -1,4 +1,4 @@
-// A caching allocator for host tensors, which keeps freed blocks by size, on huge pages. A step allocates and frees
+// A caching allocator for host tensors. It keeps freed blocks, by size, and uses huge pages. A step allocates and frees
 // activations of tens of MB many times. If freed memory went back to the kernel, the next access would cost a page
 // fault per 4 KiB, ten times the cost of the access itself (docs/decisions/model.md).
 #pragma once

@@ -22,8 +22,8 @@ void reset_peak_device_memory(at::Device device);
 // Returns the allocator's cached memory to the GPU, for other users such as NCCL. Does nothing on a CPU.
 void release_cached_memory(at::Device device);
 
-// Calls `take`, and returns whether it got the memory that it requested, on host and device. Passes on other
-// exceptions.
+// Calls `take`. Returns false if it threw because host or device memory was lacking, otherwise true. Other exceptions
+// propagate.
 template <class Take>
 bool fits_into_memory(const Take& take) {
   try {

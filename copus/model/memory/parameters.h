@@ -47,9 +47,9 @@ struct Bucket {
   // The weights and gradients that this rank keeps between steps: `weight` and `gradient` or, if ZeRO shards them, this
   // rank's shards (`weight` and `gradient` are then flat_without_memory).
   at::Tensor kept_weight, kept_gradient;
-  // The elements shard_begin .. shard_end that this rank updates: the whole bucket, or with ZeRO its shard. They are
-  // views of the kept tensors. `master` is a view of `weight_shard` if compute and master dtype are equal. Undefined if
-  // `weight` is undefined, because there is nothing to update.
+  // The elements shard_begin .. shard_end that this rank updates: the whole bucket, or with ZeRO its shard. The shards
+  // are views of the kept tensors. `master` is a view of `weight_shard` if compute and master dtype are equal. All
+  // three are undefined if `weight` is, because there is nothing to update.
   at::Tensor weight_shard, gradient_shard, master;
   int64_t shard_begin = 0, shard_end = 0;
   int64_t size() const { return gradient.numel(); }

@@ -26,8 +26,8 @@ class StateMemory {
 // Allocates with the device's allocator.
 std::unique_ptr<StateMemory> allocator_memory(at::Device device);
 // Allocates in the arena's host memory, which lives as long as any tensor in it. allocate() makes pages present unless
-// prefault already has, and throws HostMemoryExceeded if there is no memory. It must not run concurrently with
-// StateArena::prefault.
+// StateArena::prefault already has, and throws HostMemoryExceeded if memory is lacking. It must not run concurrently
+// with StateArena::prefault.
 std::unique_ptr<StateMemory> arena_memory(std::shared_ptr<StateArena> arena);
 
 // The flat tensors of one bucket that persist between steps; missing ones are undefined.
@@ -57,8 +57,8 @@ std::vector<BucketState> allocate_zeros(const ModelDescription& model, const Pla
 int64_t state_bytes(const ModelDescription& model, const Placement& placement, at::ScalarType compute_dtype,
                     size_t num_slots);
 
-// Zeroes the padding of weights and slots, which reused memory leaves dirty. `parameters`: those from which `bucket`
-// was arranged.
+// Zeroes the padding of weights and slots, because reused memory holds old values. `parameters`: the parameters in
+// `bucket`.
 void clear_padding(const BucketState& state, const BucketOffsets& bucket,
                    const std::vector<LocalParameter>& parameters);
 
