@@ -33,8 +33,8 @@ struct Observation {
   // Seconds of training left at the pace so far; infinite if no limit is known.
   double seconds_left = std::numeric_limits<double>::infinity();
   // The completed fraction of the run, as the learning rate's schedule counts it (LearningRate::share). Empty if
-  // unknown, for example if another program trains and does not report the length of its run. Then a short run has the
-  // same intervals between decisions, and between changes of the batch, as a long run.
+  // unknown, for example if another program trains and does not report the length of its run. If unknown, a short run
+  // has the same intervals between decisions, and between changes of the batch, as a long run.
   std::optional<double> share_done;
 };
 

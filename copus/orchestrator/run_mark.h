@@ -10,8 +10,8 @@ class RunMark {
  public:
   // The beginning of a run.
   RunMark() = default;
-  // The point at which the run has completed this fraction. If the fraction is unknown, the mark is set where it first
-  // becomes known, for example when a run resumes from the log of an earlier version.
+  // Marks the point at which the run has completed the fraction `share_done`. If the fraction is unknown, as in logs of
+  // earlier versions, the mark is set when the fraction first becomes known.
   explicit RunMark(std::optional<double> share_done) : share_(share_done) {}
 
   // Updates the mark with the completed fraction. If the run was made longer, the completed fraction may be smaller

@@ -1,4 +1,4 @@
-// Baselines that choose a batch by measurements and keep the layout. The policy may name any batch. The run then takes
+// Baselines that choose a batch by measurements and keep the layout. A policy here may ask for any batch. The run gets
 // the nearest candidate batch in its layout, with the fastest micro-batch.
 #include <algorithm>
 #include <cmath>
@@ -34,9 +34,9 @@ class FixedPolicy : public BaselinePolicy {
   }
 };
 
-// The baselines of arXiv 2604.26687: the batch follows B_c in a fixed layout. The layout is chosen at the first
-// decision after the dwell: the fastest at the run's initial batch (pessimistic) or at the largest candidate batch
-// (optimistic).
+// The baselines of arXiv 2604.26687: the batch follows B_c in a fixed layout. At the first decision after
+// adapt.dwell_samples, the policy chooses the layout that is fastest at the run's initial batch (pessimistic) or at the
+// largest candidate batch (optimistic).
 class CriticalBatchPolicy : public BaselinePolicy {
  public:
   using BaselinePolicy::BaselinePolicy;
@@ -96,7 +96,7 @@ class NormTestingPolicy : public BaselinePolicy {
 
  protected:
   // Tests the norms of a step in the current batch. If the test fails, chooses the smallest candidate batch that
-  // passes. The candidate nearest to the required batch may be smaller than required and fail again.
+  // passes. (The candidate nearest to the required batch might be smaller than required and fail again.)
   Choice to_passing_batch(const Situation& situation, const NormObservation& norms) const {
     const double eta = config().adapt.norm_test_eta;
     const NormTestResult result =
@@ -147,12 +147,12 @@ class NormTestPolicy : public NormTestingPolicy {
   std::optional<NormObservation> norms_;
 };
 
-// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124). Every adapt.norm_test_interval steps they apply the norm
-// test to the gradients that the workers measure in that step, until the batch is the largest. The workers are the
-// data-parallel ranks.
+// DDP-Norm and FSDP-Norm (Lau et al. 2024, arXiv 2412.21124). The workers are the data-parallel ranks. Every
+// adapt.norm_test_interval steps, the norm test compares the workers' gradients, until the batch is the largest
+// candidate.
 //
-// Both policies use one rule. They differ in the part of a worker's gradient that can be measured, and therefore in the
-// layouts in which they run (check_run_config). If every rank keeps its whole gradient until the reduction, small_batch
+// Both policies use one rule. They differ in how much of a worker's gradient can be measured, and therefore in the
+// layouts that they allow (check_run_config). If every rank keeps its whole gradient until the reduction, small_batch
 // is a worker's part of the batch, and variance_of_batch_gradient is exactly the variance between workers. If gradients
 // are reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an estimate.
 class WorkerNormPolicy : public NormTestingPolicy {

@@ -1,8 +1,8 @@
 // CONA's rule (OSSS-KU/CONA, EMNLP 2026), as in its code. CONA doubles the batch, in the fastest layout for the new
-// batch, as soon as this gains any throughput / (batch + phi). It returns to the previous configuration once the
-// average of phi has fallen in a hundred consecutive observations. CONA's code predicts the step times of a move,
-// measures the current step times, and takes phi from one rank. This version uses the same step times and the same phi
-// as all policies here, and keeps the dwell.
+// batch, as soon as this increases throughput / (batch + phi). It returns to the previous configuration once the
+// average of phi has fallen in a hundred consecutive observations. CONA's own code takes phi from one rank, and
+// compares predicted step times of the target with measured ones of the current configuration. Here, step times, phi
+// and adapt.dwell_samples between moves are the same as for the other baselines.
 #include <string>
 #include <vector>
 

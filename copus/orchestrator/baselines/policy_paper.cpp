@@ -16,8 +16,8 @@ namespace {
 
 constexpr double published_threshold = 0.1;
 
-// With alpha = 1/2 and r = sqrt(B / B_ref), Goodput contains the factor sqrt(B) of the paper. The critical batch is a
-// constant times the noise scale, 2 by default as in the paper.
+// Goodput contains the paper's factor sqrt(B) if alpha = 1/2 and the rate follows sqrt(B / B_ref). The critical batch
+// is a constant times the noise scale, 2 by default as in the paper.
 JobConfig as_published(JobConfig config) {
   config.adapt.alpha = 0.5;
   config.noise_scale.critical_updates = 0;

@@ -1,5 +1,5 @@
 // Baselines whose batches follow a schedule: the batch depends on the progress of the run and on no measurement. Each
-// policy asks for a decision at the very step at which its batch changes, and keeps no dwell.
+// policy asks for a decision exactly at the step at which its batch changes, however soon after the previous one.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -29,8 +29,8 @@ class ProgressPolicy : public BaselinePolicy {
     return {observation.consumed_samples * config().train.sequence_length, observation.elapsed_seconds};
   }
 
-  // Chooses the fastest layout for a batch. A run that already has this batch keeps its layout. The schedules
-  // themselves name no layouts, but a baseline should not become slow because its batch has outgrown the layout.
+  // Chooses the fastest layout for a batch, so that a baseline does not lose only because its layout suits an earlier
+  // batch. A run that already has this batch keeps its layout.
   static Choice to_scheduled_batch(const Situation& situation, double batch, const std::string& why) {
     const Configuration& current = situation.current;
     const int64_t nearest = fastest_near(situation, batch, any_layout)->configuration.global_batch;
@@ -43,7 +43,7 @@ class ProgressPolicy : public BaselinePolicy {
 
 // Follows a schedule of batches by consumed samples exactly (Megatron-LM's --step-batch-size-schedule): every step has
 // the batch that the schedule names for the step's first sample. Layout and micro-batch stay. A switch of batch takes
-// effect one step after the next, so the policy decides one step ahead.
+// effect only after the next step, so the policy decides one step ahead.
 class StepsPolicy : public BaselinePolicy {
  public:
   explicit StepsPolicy(const JobConfig& config)
@@ -81,10 +81,10 @@ class StepsPolicy : public BaselinePolicy {
 };
 
 // Trains in the first batch up to a given fraction of the run, then switches once to a larger batch (late switching,
-// Wang et al. 2026, arXiv 2602.14208). After the switch, the loss soon catches up with the loss of a run in large
-// batches, although fewer samples were consumed. The paper gives the form of the schedule, and derives the time of the
-// switch and the larger batch from fitted laws; here both are settings. The paper keeps the learning rate when the
-// batch switches. Here the rate follows the batch as [optimizer] says; batch_scaling "none" keeps it.
+// Wang et al. 2026, arXiv 2602.14208). After the switch, the loss soon equals the loss of a run that always had the
+// larger batch, although fewer samples were consumed. The paper derives the time of the switch and the larger batch
+// from fitted laws; here both are settings. The paper keeps the learning rate when the batch switches. Here the rate
+// follows the batch as [optimizer] says; batch_scaling "none" keeps it.
 class LateSwitchPolicy : public ProgressPolicy {
  public:
   using ProgressPolicy::ProgressPolicy;
@@ -114,15 +114,15 @@ class LateSwitchPolicy : public ProgressPolicy {
 };
 
 // Grows the batch when the schedule would lower the learning rate (Seesaw, Meterez et al. 2025, arXiv 2510.14717): each
-// time the schedule has fallen by 1/a, the rate is multiplied by 1/sqrt(a) instead, and the batch by a.
+// time the schedule has fallen to 1/a, the rate falls only to 1/sqrt(a), and the batch grows by a factor of a (a cut).
 //
-// The paper states this rule for any a, with a constant rate between two such cuts. Here a = 2, so batches are powers
-// of two times the first batch. The rate is
+// The paper states this rule for any a, with a constant rate between two cuts. Here a = 2, so each batch is the first
+// batch times a power of two. The rate is
 //   r(B_0) lr 2^-k sqrt(B / B_0),
 // with B_0 the first batch, r(B_0) the factor that [optimizer] gives for B_0, and k the number of cuts. For B = B_0 2^k
-// this is 2^(-k/2) of the first rate, as in the paper. Two cases are not from the paper. If B_0 2^k is no candidate,
-// the run has another batch B, and the square root adjusts the rate to it. The largest batch cannot grow, so in it the
-// rate falls again as the schedule does, from the rate at that point. The warm-up is not treated as a fall.
+// this is 2^(-k/2) of the first rate, as in the paper. Two cases are not in the paper. First, if B_0 2^k is not among
+// the candidates, the run has another batch B, and the square root adjusts the rate to B. Second, in the largest batch,
+// which cannot grow, the rate falls again in proportion to the schedule. The warm-up does not count as a fall.
 class SeesawPolicy : public ProgressPolicy {
  public:
   explicit SeesawPolicy(const JobConfig& config)
@@ -135,8 +135,8 @@ class SeesawPolicy : public ProgressPolicy {
     consumed_samples_ = observation.consumed_samples;
   }
 
-  // Returns whether a decision is due. A decision is due at a cut, and just before the schedule would lower the rate at
-  // the next update, because between cuts the rate should stay constant.
+  // Returns whether a decision is due. It is due at a cut. It is also due before each update at which the schedule
+  // would lower the rate, because between cuts the rate should stay constant.
   bool is_due(const Observation& observation, const Configuration& /*current*/) const override {
     if (cuts_at(fall_at(progress(observation))) != asked_for_) return true;
     const double next = fall_at(progress_after(observation, batch_, 1));

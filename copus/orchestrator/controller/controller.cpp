@@ -149,9 +149,9 @@ Reaction Controller::observe(const Observation& observation) {
   return reaction;
 }
 
-// Decisions are due at the interval, and after the first and the third counted step in a configuration. Steps that are
-// not finite are not counted. A resumed run warms up again, but keeps the count of steps, so that it decides at the
-// same steps as without the interruption.
+// Decisions are due whenever adapt.interval_samples have passed, and after the first and the third counted step in a
+// configuration. Steps that are not finite are not counted. A resumed run warms up again, but keeps the count of steps,
+// so that it decides at the same steps as without the interruption.
 bool Controller::is_decision_due(bool has_counted) const {
   if (!policy_ || under_way_ || pinned_) return false;
   const bool interval_has_passed = latest_.consumed_samples - decided_at_ >= config_.adapt.interval_samples ||
@@ -235,8 +235,8 @@ void Controller::hold_batch(Choice& choice) const {
   choice.target_rate_factor.reset();
 }
 
-// Lists the configurations that can be chosen from the current one; their step times are corrected when a decision
-// needs them.
+// Lists the configurations that can be chosen from the current one. Their step times are not corrected by measurements
+// yet; this happens when a decision needs them.
 void Controller::list_candidates() {
   if (!policy_ || !learner_) return;
   const Corrected step = learner_->expected();
@@ -286,8 +286,8 @@ void Controller::begin_switch(const SwitchIntent& intent, double predicted_gain)
 }
 
 // Returns the first step boundary at which all ranks can be ready for `target`. If the run has just switched at the
-// current boundary, the result is one step later. A user could ask for the next switch at once, but a script that
-// repeats the run is asked again only after another step.
+// current boundary, the result is one step later. Otherwise the policy "script" could not repeat the run, because after
+// a switch it is asked again only after another step.
 int64_t Controller::first_boundary(const Configuration& target) const {
   const bool has_just_moved = switched_at_ == latest_.consumed_samples;
   return latest_.step + (has_just_moved ? 2 : 1) + (is_relayout(current_, target) ? lead_steps : 0);
@@ -302,9 +302,8 @@ double Controller::critical_batch_at(double noise_scale) const {
   return BatchWorth(config_).critical_batch(noise_scale, static_cast<double>(latest_.consumed_samples));
 }
 
-// Predicts a pause as the planned time plus an overhead that does not grow with the plan, for the agreement of the
-// ranks and for allocations. If earlier re-layouts took less time than planned, the plan is instead corrected by a
-// factor.
+// Predicts a pause as the planned time plus a constant overhead for the ranks' agreement and for allocations. If
+// earlier re-layouts took less time than planned, multiplies the planned time by a factor instead.
 double Controller::pause_seconds(const ParallelStrategy& target) {
   const double planned = job_->move_seconds(current_.strategy, target);
   std::vector<double> on_top, factors, of_no_state;
@@ -398,8 +397,8 @@ void Controller::note_refusal(const SwitchReport& report) {
 }
 
 // Explains why earlier switches rule a configuration out; empty if they do not. A configuration that has run is known
-// to fit. Predicted bytes of other configurations may be wrong, but they order configurations well enough: if one did
-// not fit, no configuration that needs at least as many bytes is tried.
+// to fit. Predicted bytes may be wrong, but they order configurations about right. So once a configuration did not fit,
+// configurations with at least its predicted bytes are not tried.
 std::optional<std::string> Controller::why_refused(const Configuration& target) {
   if (const auto refused = infeasible_.find(target); refused != infeasible_.end()) {
     return concat("it was tried and is not possible: ", refused->second);
@@ -467,8 +466,8 @@ std::optional<SwitchIntent> Controller::force(const Configuration& target) {
   inputs_.add(target);
   if (target == current_) return std::nullopt;
   const bool keeps_batch = target.global_batch == current_.global_batch;
-  // Without a policy, the cap follows the critical batch only here. The cap jumps to its new value at once, because the
-  // rate changes with the batch anyway.
+  // Without a policy, the cap follows the critical batch only at a change of the batch. It jumps to its new value at
+  // once, because the rate changes with the batch anyway.
   if (!policy_ && !keeps_batch) {
     rate_cap_ =
         rate_cap_by_noise(config_, rate_cap_, believed_noise(latest_), static_cast<double>(latest_.consumed_samples));

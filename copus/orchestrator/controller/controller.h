@@ -1,7 +1,7 @@
-// Controls a run: observes every step, learns how long steps take, asks the policy at intervals, announces switches and
-// records their outcomes. Without a policy (adapt.policy "none") the controller moves the job only on a user's command.
-// A controller is a deterministic state machine without I/O. The run and `copus replay` give the same class the same
-// sequence of inputs, and a resumed run restores its controller from its logs.
+// Controls a run: observes every step, learns how long steps take, asks the policy for decisions at intervals,
+// announces switches and records their outcomes. Without a policy (adapt.policy "none") the controller moves the job
+// only on a user's command. A controller is a deterministic state machine without I/O. The run and `copus replay` give
+// the same class the same sequence of inputs, and a resumed run restores its controller from its logs.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct Decision {
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
-  // Learning rate and schedule phase of the latest step, and the fraction of updates since the previous decision whose
-  // gradient was clipped (empty if there was no update).
+  // Learning rate and schedule phase of the latest step. Fraction of the updates since the previous decision whose
+  // gradient was clipped; empty if there was no update.
   std::optional<double> learning_rate;
   std::optional<SchedulePhase> phase;
   std::optional<double> clipped_share;
@@ -69,8 +69,8 @@ class Controller {
   // reached every rank.
   static constexpr int64_t lead_steps = 2;
 
-  // Largest fraction of the run between two decisions, whatever adapt.interval_samples is. phi is averaged over at most
-  // a quarter of the run, so four decisions fall into that window.
+  // Largest fraction of the run between two decisions, whatever adapt.interval_samples is. The noise scale phi is
+  // averaged over at most a quarter of the run, so the average covers at least four decisions.
   static constexpr double longest_interval = NoiseWindow().largest_share / 4;
 
   // Makes the controller of a run that begins in `initial` (configuration_of(config), or a checkpoint's configuration),
@@ -82,12 +82,12 @@ class Controller {
   Controller(const AnyConfig& config, const Configuration& initial, const Knowledge& knowledge,
              const std::string& file = "", std::optional<double> rate_factor = std::nullopt);
 
-  // Returns whether the controller of such a run depends on the steps that it observes. This is so if a policy decides
-  // or step times are predicted.
+  // Returns whether the controller depends on the steps that it observes, because a policy decides or step times are
+  // predicted.
   static bool learns_from_steps(const AnyConfig& config);
 
-  // Returns the state, from which a controller that was made with the same arguments can continue. In both controllers
-  // the hash of inputs restarts here.
+  // Returns the state, from which a controller that was made with the same arguments can continue. The hash of inputs
+  // restarts here, in this controller and in the one that continues.
   std::vector<std::string> save_state();
   // Restores a state that save_state returned. This controller must have been made with the same arguments as the saved
   // controller. Throws UserError if values are damaged, or the run's settings do not fit them.
@@ -105,11 +105,11 @@ class Controller {
   void report(const SwitchReport& report);
   // Records that the job's ranks have changed and that the job was moved to a configuration for the new ranks, without
   // a decision of the policy. From here on, candidates are for as many ranks as that configuration needs. A switch
-  // under way is dropped; do not report it. The batch stays, so the controller keeps the measured step times and noise
-  // scale, the factor on the learning rate, and a pin. Everything else restarts as after a re-layout.
+  // under way is dropped, so do not call report() for it. The batch stays, so the controller keeps the measured step
+  // times and noise scale, the factor on the learning rate, and a pin. Everything else restarts as after a re-layout.
   void ranks_changed(const RanksChanged& change);
-  // The calibration of the run by its own branches, if one is due. None is due while a switch is under way, while the
-  // run is pinned, and if there is no other batch to choose.
+  // Returns the calibration that is due, in which the run measures its critical batch by branches; empty if none is
+  // due. None is due while a switch is under way, while the run is pinned, or if there is no other batch to choose.
   std::optional<CalibrationRequest> calibration_due() const;
   // Records such a calibration. Decisions follow the critical batches that were measured so far (BatchWorth).
   void calibrated(const RunCalibration& calibration);

@@ -21,8 +21,8 @@ class InputHash {
 
   // Hash of everything so far.
   uint64_t value();
-  // Restarts the hash. Its present value becomes the first input, so only this number has to be saved. Later hashes
-  // differ from the hashes of a controller that does not restart.
+  // Restarts the hash with `value`, the previous hash, as first input. So a saved state needs only this number. From
+  // then on, the hashes differ from those of a controller that does not restart.
   void restart_from(uint64_t value);
 
  private:

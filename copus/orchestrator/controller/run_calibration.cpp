@@ -18,8 +18,9 @@ constexpr int64_t most_repetitions = 4;
 constexpr int64_t multiple = 8;
 // Updates of a branch in the larger batch, as in bench/efficiency/sandwich.md.
 constexpr int64_t updates = 24;
-// Lengths of the ladder's rungs, in eighths of the samples of a larger batch's branch. The highest rung is longer than
-// the branch. Noise therefore does not push a batch off the ladder that is nearly as efficient as the run's batch.
+// Numbers of samples of the branches in the run's batch (the rungs of the ladder), in eighths of a branch in the larger
+// batch. The highest rung has more samples than that branch, so that its loss lies within the ladder even if noise
+// makes the larger batch appear more efficient.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
 

@@ -1,6 +1,6 @@
-// Decides on calibrations inside a run: up to three times a run trains short branches from its state, which measure the
-// critical batch there. The rules say when a calibration is due, which branches are trained and what they cost. Batches
-// and lengths are in samples.
+// Decides on calibrations inside a run: up to three times, a run measures its critical batch by short branches that it
+// trains from its current state. The rules here say when a calibration is due, which branches are trained and what they
+// cost. Batches and lengths are in samples.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +44,9 @@ std::string describe(const RunCalibration& calibration);
 // The calibrations of a run so far.
 class RunCalibrations {
  public:
-  // For a run with this configuration. The run may calibrate itself if adapt.policy "copus" decides, unless the batch
-  // is held in the main phase (adapt.hold_in), noise_scale.calibration holds measured critical batches, or
-  // noise_scale.critical_updates bounds the critical batch.
+  // A run with this configuration calibrates itself only under adapt.policy "copus". Three settings prevent it:
+  // adapt.hold_in for the main phase, measured critical batches in noise_scale.calibration, and
+  // noise_scale.critical_updates.
   explicit RunCalibrations(const JobConfig& config);
 
   // Whether the run may calibrate itself. If not, nothing is ever due.

@@ -19,7 +19,7 @@ namespace {
 // short time.
 constexpr size_t most_losses = 512;
 constexpr int64_t least_losses = 8;
-// This share of the steps after a switch is left out of the trend, because the loss may jump when the batch changes,
+// This fraction of the steps after a switch is left out of the trend, because the loss may jump when the batch changes,
 // and then recover (Merrill et al. 2025, arXiv 2505.23971).
 constexpr double bump_share = 0.25;
 // A median is taken of at most this many step times: no later step changes it much.

@@ -20,8 +20,8 @@ struct Realised {
   Configuration from, to;
   double predicted_step_seconds = 0, realised_step_seconds = 0;
   double predicted_gain = 0;  // relative gain of Goodput at the decision; NaN if no noise scale was known
-  // The gain that follows from the measured step seconds of both configurations, at the mean phi since the switch. NaN
-  // if phi was not measured.
+  // The gain in Goodput by the measured step seconds of both configurations, at the mean noise scale phi since the
+  // switch. NaN if phi was not measured.
   double realised_gain = 0;
   // The loss's decrease per second over the window after the switch, divided by its decrease per second over the window
   // before the switch. Empty if either trend is not significant.
@@ -62,8 +62,8 @@ class SwitchOutcomes {
   // Adds a step that was not skipped. `counts` is false in a warm-up.
   void observe(const Observation& observation, bool counts);
   void moved(const Promise& promise, int64_t consumed_samples, const Knowledge& knowledge);
-  // Records that the configuration has changed without a switch. If there are enough steps so far, they give the
-  // outcome of the latest switch; otherwise this outcome stays unknown.
+  // Records that the configuration has changed without a switch. The outcome of the latest switch is then taken from
+  // the steps so far, or stays unknown if these are too few.
   void interrupted(const Knowledge& knowledge);
   // Whether there is a complete outcome that was not taken yet.
   bool is_due() const;

@@ -75,7 +75,8 @@ double LearningRate::at(const RunProgress& progress) const {
       return optimizer_.lr;
     case LearningRateSchedule::cosine: {
       // Cosine decay (Loshchilov & Hutter 2017, SGDR), one half period from the end of the warm-up to the end of the
-      // run. If time limits the run, a warm-up given in tokens is an unknown share of the run, and is treated as 0.
+      // run. If only time limits the run, the fraction of the run that a warm-up in tokens takes is unknown, and is
+      // treated as 0.
       const bool is_unknown = optimizer_.warmup_tokens >= 1 && total_tokens_ == 0;
       const double begin = is_unknown ? 0 : as_share(optimizer_.warmup_tokens, total_tokens_);
       const double done = begin < 1 ? (now - begin) / (1 - begin) : 0;

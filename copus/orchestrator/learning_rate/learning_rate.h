@@ -16,18 +16,18 @@ struct RunProgress {
   double seconds = 0;
 };
 
-// The learning rate schedule, clocked in tokens. A run that only max_seconds limits cannot know its tokens in advance,
-// so the phases of its schedule are fractions of the time. The run log records the rates that were used.
+// The learning rate schedule, as a function of the tokens. A run that only max_seconds limits cannot know its tokens in
+// advance, so the phases of its schedule are fractions of the time. The run log records the rates that were used.
 class LearningRate {
  public:
-  // Throws UserError if the schedule does not fit the run: the run has no limit, warm-up and decay together are longer
-  // than the run, or wsd has a decay in tokens although time alone limits the run.
+  // Throws UserError if the run has no limit, if warm-up and decay together are longer than the run, or if wsd has a
+  // decay in tokens although time alone limits the run.
   LearningRate(const OptimizerConfig& optimizer, const TrainConfig& train);
 
   double at(const RunProgress& progress) const;
 
-  // The phase of the schedule: the warm-up until the rate reaches its peak, the decay once the decay of wsd has begun,
-  // else the main phase.
+  // Returns the phase of the schedule: warm_up until the rate reaches its peak, decay once the decay of wsd has begun,
+  // otherwise main.
   SchedulePhase phase(const RunProgress& progress) const;
 
   // The share of the run that is done, in [0, 1].

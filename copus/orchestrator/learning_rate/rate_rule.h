@@ -1,5 +1,5 @@
-// Determines how the learning rate of a run follows the batch and the critical batch: by a rule, which configuration
-// and policy set, and by the estimate of the noise scale, from which the cap of the rate follows.
+// Determines how the learning rate follows the batch. Configuration and policy set the rule. The rate does not grow
+// beyond the critical batch, which follows from the estimate of the noise scale.
 #pragma once
 
 #include <limits>
@@ -11,9 +11,9 @@
 
 namespace copus {
 
-// The estimate of the gradient noise scale phi = tr(Sigma) / |G|^2, in samples, with its interval `low` .. `high`; G is
-// the mean gradient. While |G|^2 is not significantly above 0, phi has no upper bound, and `value` is the lower bound.
-// Before the first measurement `value` is 0.
+// The estimate of the gradient noise scale phi = tr(Sigma) / |G|^2, in samples, with its interval `low` .. `high`. G is
+// the mean gradient, and Sigma the covariance of the samples' gradients. While |G|^2 is not significantly above 0, phi
+// has no upper bound, and `value` is the lower bound. Before the first measurement `value` is 0.
 struct NoiseBelief {
   double value = 0;
   double low = 0;

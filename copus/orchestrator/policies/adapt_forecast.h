@@ -21,12 +21,12 @@ struct TokensLeft {
 // Savings and cost are shares of the seconds that the rest of the run takes if it stays in its first configuration.
 struct AdaptForecast {
   Candidate fastest;  // at the batch in which the run begins
-  // The predicted saving of `fastest`, with its 80 % interval from the errors of both predictions. The interval treats
-  // the errors as independent, although they have common causes, so it is too wide. It does not correct for the fact
-  // that the best of many predictions is too good on average.
+  // The predicted saving by moving to `fastest`, with its 80 % interval from the errors of both predicted step times.
+  // The interval is too wide, because it treats the errors as independent although they have common causes. The saving
+  // itself is somewhat too high, because the best of many predictions is too good on average.
   double layout_saving_low = 0, layout_saving = 0, layout_saving_high = 0;
-  // The further saving if the run always used the best batch in its fastest layout, at the same progress. No policy
-  // saves more. The three values are the 10, 50 and 90 % quantiles over the laws.
+  // The further saving if the run always used the best batch at that point of its progress, in that batch's fastest
+  // layout. No policy saves more. The three values are the 10, 50 and 90 % quantiles over the laws.
   double batch_saving_low = 0, batch_saving = 0, batch_saving_high = 0;
   int64_t relayouts = 0;  // at most, by adapt.most_relayouts and the number of layouts
   double cost = 0;        // of these re-layouts, if every second one undoes a failed trial

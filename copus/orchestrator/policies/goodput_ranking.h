@@ -1,5 +1,5 @@
-// Computes the Goodput of every candidate over the interval of the noise scale. Copus decides by this ranking, and
-// every decision logs it.
+// Computes the Goodput of every candidate, at the noise scale and at both ends of its interval. Copus decides by this
+// ranking, and every decision logs it.
 #pragma once
 
 #include <optional>

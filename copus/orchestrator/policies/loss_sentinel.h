@@ -29,13 +29,13 @@ class LossSentinel {
   // Returns the mean of loss minus forecast since the watch began. The mean leaves out the first quarter of these
   // steps, in which the loss may jump and recover (Merrill et al. 2025, arXiv 2505.23971). Empty if the watch has fewer
   // than 32 steps, or if the forecast rests on fewer than 64 steps or 16 bins. Also empty once the forecast is too old:
-  // the run's place has passed 1.25 times the place of the last loss behind the forecast. If begin_watch() kept the
-  // previous forecast, that loss is earlier than the beginning of the watch.
+  // it is valid up to 1.25 times the place of the last loss from which it was made. (If begin_watch() kept the previous
+  // forecast, that loss is earlier than the beginning of the watch.)
   //
-  // A forecast is a least-squares line of the loss over place^-a, through the second half of the losses before it. The
-  // exponent a of a run is unknown; the law of Hoffmann et al. 2022 (arXiv 2203.15556) has 0.28 for the tokens. Several
-  // exponents are tried. Among the exponents that fit the earlier losses within two standard deviations, the one with
-  // the highest forecast is used.
+  // A forecast is a least-squares line of the loss over place^-a (`place` as in add()), through the second half of the
+  // losses before it. The exponent a of a run is unknown; the law of Hoffmann et al. 2022 (arXiv 2203.15556) has 0.28
+  // for the tokens. Several exponents are tried. Of the exponents that fit the earlier losses within two standard
+  // deviations, the one with the highest forecast is used.
   std::optional<Excess> excess() const;
 
   void visit_state(StateValues& values) { values(before_, since_, is_watching_); }

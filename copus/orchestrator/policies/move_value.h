@@ -4,14 +4,14 @@
 
 namespace copus {
 
-// Number of steps of a failed trial of a layout: three steps after the switch, the step in which the decision is made,
-// and the steps before the move back takes effect.
+// Number of steps that a failed trial spends in a layout: three steps until it is measured, the step of the decision,
+// and the steps until the move back takes effect.
 inline constexpr double steps_of_a_trial = 6;
 
 // A move as predicted.
 struct MoveProspect {
-  // `gain` is the logarithm of the target's Goodput divided by the current Goodput. `deviation` is the standard
-  // deviation of the part of `gain` that a few steps in the target would reveal: 0 if they would reveal nothing.
+  // `gain` is ln(target's Goodput / current Goodput). `deviation` is the standard deviation of the part of `gain` that
+  // a few steps in the target would reveal: 0 if they would reveal nothing.
   double gain = 0;
   double deviation = 0;
   double pause_seconds = 0;  // of the move, and of the one back
@@ -20,8 +20,9 @@ struct MoveProspect {
 };
 
 // Returns the seconds that the move is expected to save within the next `horizon_seconds`; negative if it costs time.
-// After the trial the run stays in the faster configuration. A trial may therefore save time even if the target is
-// probably a little worse. And a target that is probably a little better may not save as much time as the pause takes.
+// The move is a trial: afterwards the run stays in the faster configuration. So a trial may save time even if the
+// target is probably a little worse. Conversely, a target that is probably a little better may save less time than the
+// pause takes.
 //
 // With the ratio r = exp(-x) of times, x ~ N(gain, deviation^2), s = E max(0, 1 - r) and l = E max(0, r - 1):
 //   (horizon - pause) s - trial l - pause (1 + P(x < 0)) - price

@@ -33,7 +33,7 @@ std::unique_ptr<Policy> make_script_policy(const JobConfig& config, std::string_
 using CandidateFilter = std::function<bool(const Candidate&)>;
 CandidateFilter layout_is(const ParallelStrategy& strategy);
 
-// Base class of policies with which Copus is compared and that do not decide by Goodput. For the log, this class adds
+// Base class of the policies with which Copus is compared. They do not decide by Goodput; for the log, this class adds
 // the ranking by Goodput to their decisions.
 class BaselinePolicy : public Policy {
  public:

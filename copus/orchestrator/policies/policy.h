@@ -1,5 +1,5 @@
 // The interface of policies, which Copus and its baselines share. A policy chooses, from the observations alone, which
-// configuration a run should be in, and gives the reason. How a job moves there is not its concern.
+// configuration a run should be in, and gives the reason. Other code moves the job there.
 #pragma once
 
 #include <cstdint>

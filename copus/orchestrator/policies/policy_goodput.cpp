@@ -21,31 +21,32 @@ namespace copus {
 
 namespace {
 
-// Number of steps between two switches: two to warm up, and one that is measured. One measured step is enough to leave
-// a layout that stalls.
+// Smallest number of steps between two switches: two to warm up, and one that is measured. One measured step is enough
+// to leave a layout that stalls.
 constexpr int64_t least_steps = 3;
 
 // A decision forecasts the pauses of at most this many strategies that were never measured, because planning one pause
 // takes milliseconds with hundreds of ranks.
 constexpr size_t most_forecasts = 4;
 
-// The cost of a change of the batch for the optimizer, in steps. For about 1 / (1 - beta2) = 20 steps the second
-// moments still belong to the old batch. How much loss this costs has not been measured. The rule was chosen in
-// simulated runs, in which a change costs no loss. There, values of 0, 2 and 8 steps changed the time by at most 0.3 %.
+// The assumed cost of a change of the batch, in steps: for about 1 / (1 - beta2) = 20 steps the second moments still
+// belong to the old batch. How much loss this costs has not been measured. The value hardly matters in simulated runs,
+// in which a change costs no loss: with 0, 2 and 8 steps the times differed by at most 0.3 %.
 constexpr double steps_of_a_batch_change = 2;
 
-// The fraction of the remaining time that all remaining re-layouts together have to save, each an equal part.
-// adapt.most_relayouts makes re-layouts scarce: a re-layout that is spent on a small gain early in a run is missing
-// later. With this price a large gain is taken at once, and a small gain only after it has lasted for some time. The
-// value was tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
+// The fraction of the remaining time that all remaining re-layouts together have to save. Each of them has to save an
+// equal part. adapt.most_relayouts limits the number of re-layouts, so a re-layout for a small gain early in a run is
+// missing later. With this price the run takes a large gain at once, and a small gain only after the gain has lasted
+// for some time. The value was tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
 // (docs/decisions/orchestrator.md).
 constexpr double share_to_save_by_relayouts = 0.003;
 
-// Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. phi
-// depends on the learning rate, and the learning rate on the batch (McCandlish et al. 2018, arXiv 1812.06162, and Gray
-// et al. 2024, arXiv 2411.00999, disagree on the sign). In each of two batches, the other batch may therefore always
-// look better, by more than any threshold. The price rises with every turn that follows soon after another turn, and
-// falls with the time since. So a candidate with a larger gain waits less, and no turn is ruled out for good.
+// Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. The
+// noise scale phi depends on the learning rate (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024, arXiv
+// 2411.00999, disagree on the sign), and the learning rate depends on the batch. So a run could alternate between two
+// batches forever, because in each of them the other one looks better by more than any threshold. The price of a turn
+// rises with every turn that follows soon after another, and falls with the time since. A candidate with a larger gain
+// therefore waits less, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
 constexpr double quick_turn = 8;       // a turn within this many times patience() follows soon
 
@@ -128,9 +129,9 @@ class GoodputPolicy : public Policy {
 
   // Finds the candidate with the largest expected saving; none if it is best to stay. Candidates are considered in
   // descending order of their saving without a pause (ties in their own order), until no later candidate can save more.
-  // A heap orders thousands of candidates by a cheap bound, and the exact saving is computed only for candidates that
-  // reach its top. Forecasting a pause takes milliseconds, so among strategies that were never measured only the most
-  // promising ones get a forecast.
+  // A heap orders thousands of candidates by a cheap upper bound, and the exact saving is computed only for candidates
+  // that reach the heap's top. Forecasting a pause takes milliseconds, so among strategies that were never measured
+  // only the most promising ones get a forecast.
   Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     if (dwell_of_any(situation)) return {};
     std::vector<Saving> without_pause;
@@ -244,9 +245,9 @@ class GoodputPolicy : public Policy {
     return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
   }
 
-  // Returns the logarithm of the gain at the least favourable phi of its interval; gains are monotonic in phi. A trial
-  // does not show whether a batch is better, so uncertainty about phi lowers the gain of a move. If both speeds were
-  // measured, a difference within their errors is no gain.
+  // Returns the logarithm of the gain at the least favourable phi. This is an end of the interval of phi, because gains
+  // are monotonic in phi. A trial does not show whether a batch is better, so uncertainty about phi must lower the gain
+  // of a move. If both speeds were measured, a difference within their errors is no gain.
   static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
@@ -273,8 +274,8 @@ class GoodputPolicy : public Policy {
     return of_relayouts + (turns_back(candidate, situation) ? of_batch * price_factor_of_turning(situation) : of_batch);
   }
 
-  // Returns the seconds that a move has to save, as the price of the re-layouts that it may use up. 0 if the length of
-  // the run is unknown, as in logs that do not contain it.
+  // Returns the seconds that a move has to save, as the price of the re-layouts that it may use up. Returns 0 if the
+  // length of the run is unknown.
   double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
@@ -375,9 +376,9 @@ class GoodputPolicy : public Policy {
                   format_duration(horizon(situation)), what_it_costs(candidate, situation));
   }
 
-  // Explains how long a trial of this layout still has to wait; empty if the trial need not wait. A trial waits for
-  // adapt.dwell_pauses times its pause. So pauses take a small fraction of the time, even if each trial is followed by
-  // a move back. A move back does not wait.
+  // Explains how long a trial of this layout still has to wait; empty if it need not wait. A trial waits for
+  // adapt.dwell_pauses times its pause, so that pauses take a small fraction of the time even if each trial is followed
+  // by a move back. A move back does not wait.
   std::optional<std::string> dwell_of_a_try(const Candidate& candidate, const Situation& situation,
                                             double pause) const {
     const double due = config_.adapt.dwell_pauses * pause;
@@ -394,8 +395,8 @@ class GoodputPolicy : public Policy {
   }
 
   // Explains why this move has to wait after earlier switches; empty if the move need not wait. A change of the batch
-  // waits until the noise scale has been measured in the current batch, but at most for the window of the noise scale's
-  // averages. This window is a fraction of the samples so far, and therefore of the run.
+  // waits until the noise scale has been measured in the current batch. It waits at most for the window of the noise
+  // scale's averages, which is a fraction of the samples so far.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
@@ -423,7 +424,7 @@ class GoodputPolicy : public Policy {
 
   // Returns the fastest candidate with the batch that the run had before the breach of the contract. Candidates in the
   // current layout are preferred; if none of them has this batch, any layout that the remaining re-layouts allow is
-  // possible. Null if there is no such candidate or the batch must not change.
+  // possible. Null if no candidate is possible or the batch must not change.
   const Candidate* way_back(const AdaptContract::Breach& breach, const Situation& situation) const {
     if (situation.holds_batch) return nullptr;
     const auto fastest = [&](const CandidateFilter& allowed) {
@@ -436,8 +437,8 @@ class GoodputPolicy : public Policy {
   }
 
   // If the current batch wastes tokens, returns the candidate in this layout with the highest Goodput whose batch
-  // wastes none. A batch wastes tokens after the noise scale has fallen, or if a user forced a large batch. Null if the
-  // current batch wastes no tokens, or if the switch has to wait.
+  // wastes none. A batch may waste tokens because the noise scale has fallen, or because a user has forced a large
+  // batch. Null if the current batch wastes no tokens, or if the switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;

@@ -204,8 +204,8 @@ class ScriptPolicy : public Policy {
   void visit_state(StateValues& values) override { values(current_, awaited_, announced_, rated_, rate_factor_); }
 
  private:
-  // Updates the factor. A factor belongs to one batch: if a switch failed or led to another batch than the script says,
-  // the script sets no factor.
+  // Updates the factor on the learning rate. A factor belongs to one batch, so the script sets no factor if a switch
+  // failed or led to another batch than in the script.
   void follow(const Situation& situation) {
     const int64_t global_batch = situation.current.global_batch;
     if (global_batch != current_.global_batch) rate_factor_.reset();
@@ -220,8 +220,9 @@ class ScriptPolicy : public Policy {
   }
 
   // Returns the step after which to announce a switch: the latest step from which the ranks can still be ready, but at
-  // least 1. Until a late announcement, decisions can still follow the script's changes of the learning rate. Until the
-  // next decision it is unknown whether the previous switch has moved the run, so the time must suffice in either case.
+  // least 1. The announcement should be late, because until then decisions can follow the script's changes of the
+  // learning rate. Whether the previous switch moved the run is unknown until the next decision, so the time must
+  // suffice in either case.
   int64_t announced_after(const ScriptedSwitch& entry) const {
     const ParallelStrategy& strategy = entry.configuration.strategy;
     const bool is_relayout =

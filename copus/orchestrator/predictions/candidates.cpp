@@ -26,8 +26,8 @@ void add_scaled(std::vector<int64_t>& batches, int64_t base, int64_t smallest, i
   for (; batch <= largest; batch *= 2) batches.push_back(batch);
 }
 
-// Returns the range of batches for a job whose [adapt] names none. The smallest is a quarter of the job's own batch or,
-// if smaller, of its learning rate's reference batch. The largest is 64 times the job's own batch.
+// Returns the range of batches for a job whose [adapt] names no batches. The smallest is a quarter of the job's own
+// batch or, if smaller, of its learning rate's reference batch. The largest is 64 times the job's own batch.
 struct BatchRange {
   explicit BatchRange(const JobConfig& job)
       : reference(reference_batch_of(job)),

@@ -15,7 +15,7 @@ namespace copus {
 // Returns the configurations that [adapt] allows, including the run's own. `ranks` is the number of ranks, if it
 // differs from the run's own configuration. If [adapt] names no batches, they are doublings up to 64 times the run's
 // batch. The first is a quarter of the run's batch or, if smaller, of the learning rate's reference batch. A run that
-// begins in a large batch can therefore reach the small batch for which its rate was tuned.
+// begins in a large batch can therefore reach the small batch for which its learning rate was tuned.
 SearchSpace search_space_of(const RunConfig& config, std::optional<int64_t> ranks = std::nullopt);
 
 // The batches that [adapt] allows for a job that another program trains with micro-batches of its own. If [adapt] names

@@ -145,8 +145,8 @@ class AdvisedJobModel : public JobModel {
   bool may_lack_choice() const override { return true; }
 
  private:
-  // A step of one micro-batch shows the noise scale only if the adviser observes the gradients' reduction. A user who
-  // lists or begins in a batch with such steps is assumed to know this.
+  // A step of one micro-batch shows the noise scale only if the adviser observes the gradients' reduction. If the user
+  // lists a batch with one micro-batch, or begins in one, the adviser is assumed to observe the reduction.
   bool may_be_blind(const Configuration& configuration, const Configuration& own) const {
     return configuration.num_microbatches() == 1 && own.num_microbatches() > 1 && config_.adapt.global_batches.empty();
   }

@@ -71,7 +71,7 @@ StepTimeLearner::StepTimeLearner(std::shared_ptr<JobModel> job, const Configurat
       expected_(expected_at_first_) {}
 
 // Learns at once from each of the first steps, which add the most information. Later it waits for a whole measurement.
-// Learning takes longer the more configurations are known: with hundreds of them, learning from every step would slow
+// Learning takes longer with more measured configurations: with hundreds of them, learning from every step would slow
 // down short steps.
 void StepTimeLearner::add(double step_seconds) {
   if (++steps_ <= warm_up_steps) return;

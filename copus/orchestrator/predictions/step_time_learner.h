@@ -1,5 +1,4 @@
-// Predicts how long the steps of a run take, and learns from their measured times, over the configurations that the run
-// passes through.
+// Predicts how long the steps of a run take, and learns from the measured times in each configuration of the run.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +40,8 @@ class StepTimeLearner {
   // Number of steps that make one measurement, which is used from its first step on.
   static constexpr int64_t steps_per_measurement = 10;
 
-  // Begins in configuration `initial` of a run whose cluster's speed is described, with the measured step times
-  // `known`.
+  // Begins in configuration `initial`, with the step times `known` from earlier measurements. The cluster's speed must
+  // be described.
   StepTimeLearner(const RunConfig& config, const Configuration& initial, const Knowledge& known);
   // Begins with a job model that others use as well.
   StepTimeLearner(std::shared_ptr<JobModel> job, const Configuration& initial, const Knowledge& known);
