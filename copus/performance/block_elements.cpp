@@ -17,8 +17,7 @@ BlockElements count_blocks(ModelDescription model, const ParallelStrategy& strat
                           .sequence_parallel = strategy.sequence_parallel};
   std::vector<LayerRange> stages(sample.num_stages(), {model.num_layers, model.num_layers});
   stages.front() = {0, model.num_layers};
-  // For programs other than Copus only the optimizer's bytes per parameter are known, not its tensors: one slot stands
-  // for them.
+  // For programs other than Copus only the optimizer's bytes per parameter are known. One slot stands for its tensors.
   const StateRecipe recipe{.slots = {{"state"}}};
   BlockElements elements{.layers = std::vector<LayerElements>(kinds.examples.size()), .embedding = {}, .head = {}};
   for (const PlacedTensor& tensor : place_state(model, sample, stages, recipe).tensors) {

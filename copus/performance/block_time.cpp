@@ -15,8 +15,9 @@ namespace {
 
 // Seconds of a layer's tensor-parallel collectives; 0 on one rank. With sequence parallelism, the forward pass gathers
 // before each column-parallel product and reduce-scatters after each row-parallel one; the backward pass does the
-// reverse. For the weight gradients the backward pass also gathers the inputs again, unless a recompute has just done
-// so (Korthikanti et al. 2022). Without sequence parallelism each pass has two all-reduces (Shoeybi et al. 2019).
+// reverse. For the weight gradients the backward pass also gathers the inputs again, unless a recompute has just
+// gathered them (Korthikanti et al. 2022). Without sequence parallelism each pass has two all-reduces (Shoeybi et al.
+// 2019).
 struct TensorCollectives {
   double gather = 0, reduce = 0;
 };
@@ -96,8 +97,8 @@ class BlockCalculation {
       case BlockKind::attention:
         return (passes.attention + norms) * inputs;
       case BlockKind::feed_forward:
-        // A gated feed-forward has three matrices of this width. Without a gate the activation function reads one
-        // fewer, and its gradient reads and writes one fewer.
+        // `passes` counts three tensors of this width: gate, up and their product. Without a gate the activation
+        // function reads one fewer, and its gradient reads and writes one fewer.
         return passes.feed_forward * (inputs + output) / 3;
     }
     fail_check("known block", __FILE__, __LINE__, "");
@@ -108,8 +109,8 @@ class BlockCalculation {
 
   bool normalizes_outputs() const { return model_.has_output_norms(); }
 
-  // Returns the seconds in which tensor-parallel ranks sum two statistics per row, as norms over projections need once
-  // in the forward and once in the backward pass.
+  // Returns the seconds in which tensor-parallel ranks sum two statistics per row. Norms over projections need such a
+  // sum once in the forward and once in the backward pass.
   double norm_statistics(const BlockDescription& block) const {
     if (block.head_norms.empty() || model_.qk_norm != QkNorm::projection) return 0;
     const int64_t rows = shape_.micro_batch * sequence_length_;
@@ -145,7 +146,7 @@ class BlockCalculation {
 };
 
 // Returns the seconds of the loss's collectives if the vocabulary is split: ranks sum three fp64 numbers per row and
-// rank, one piece of the logits at a time. Other programs have one smaller sum, which is not counted.
+// rank, one piece of the logits at a time. Programs other than Copus have one smaller sum, which is not counted.
 double BlockCalculation::loss_statistics() const {
   const int64_t t = shape_.tensor_parallel, rows = shape_.micro_batch * sequence_length_;
   if (t == 1 || system_.memory.logits_at_once == 0) return 0;
@@ -235,8 +236,8 @@ BlockCost BlockCalculation::layer_cost(int64_t kind, const std::vector<BlockDesc
       break;
   }
   layer.backward_weight.compute += moved(held_.layers[kind].gradients * system_.accumulation_bytes);
-  // Compares launches with the whole backward pass, because the host may run ahead in one part of the pass and lag in
-  // another.
+  // Compares the launches with the computation of the whole backward pass, not of its parts, because the host may run
+  // ahead of the device in one part and lag behind in another.
   const double all_launches = backward_launches + (shape_.recompute == Recompute::none ? 0 : forward_launches);
   input.compute += std::max(0.0, launches(all_launches) - layer.backward().total());
   return layer;
@@ -248,8 +249,8 @@ BlockCosts BlockCalculation::device_costs() const {
   for (const int64_t example : kinds_.examples) {
     costs.layers.push_back(layer_cost(std::ssize(costs.layers), describe_layer(model_, example)));
   }
-  // The look-up writes the stream; its gradient reads the stream and adds to the table. A multiplier reads and writes
-  // the stream once more.
+  // The look-up of embeddings writes the residual stream; its backward pass reads the stream's gradient and adds to the
+  // table's. A multiplier reads and writes the stream once more.
   const double multiplied = model_.embedding_multiplier != 1 ? 2 * stream_bytes_ : 0;
   costs.embedding.forward = {moved(2 * stream_bytes_ + multiplied), reduce};
   costs.embedding.backward_weight = {moved(stream_bytes_ + multiplied + rows_ * hidden_ * 2 * system_.gradient_bytes) +

@@ -62,21 +62,21 @@ struct BlockShape {
   auto operator<=>(const BlockShape&) const = default;
 };
 
-// Returns the seconds of all blocks: as charged by the cluster's virtual clock if it charges operations, otherwise as
-// needed by the device.
+// Returns the seconds of all blocks. If the cluster's virtual clock charges operations, these are the charged seconds;
+// otherwise they are predicted for the device.
 BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                        const TrainingSystem& system, const BlockShape& shape);
 
 // Returns the seconds of a matrix product [rows, depth] x [depth, columns], with elements of element_bytes.
 double matmul_seconds(const Device& device, double rows, double columns, double depth, double element_bytes);
 
-// Returns the length of sequences in which full attention takes as long per token as attention limited to the system's
-// documents does in sequences of `sequence_length`.
+// Returns an equivalent sequence length. Full attention over sequences of that length takes as long per token as
+// attention within documents (system.document_length) over sequences of `sequence_length`.
 //
-// A document of n tokens costs n^2, so tokens in documents of mean length n cost as much as in sequences of n. If
-// attention works in blocks of B tokens, a block of queries also reads keys outside of its documents: from the
-// beginning of the block with the first query's document start to the end of its own block. Documents begin anywhere in
-// a block, so a query reads n / 2 + B keys on average, as in a sequence of n + 2 B.
+// A document of n tokens costs n^2, so its tokens cost as much as tokens in sequences of n. If attention works in
+// blocks of B tokens, a block of queries also reads keys outside of its documents, because it reads whole blocks of
+// keys. Documents begin anywhere in a block, so a query reads n / 2 + B keys on average, as many as in a sequence of n
+// + 2 B tokens.
 double attended_length(const TrainingSystem& system, int64_t sequence_length);
 
 // Returns the seconds of moving this many bytes to or from a device's memory; 0 if its speed is unknown.

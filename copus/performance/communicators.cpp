@@ -23,8 +23,8 @@ CommunicatorCounts tensor_communicators(const ModelDescription& model, const Par
 CommunicatorCounts data_communicators(const ParallelStrategy& strategy) {
   const int64_t replicas = strategy.zero_replicas;
   if (replicas == 1) return {.collectives = of_group(strategy.data_parallel)};
-  // Two groups: the ranks of one copy, and the ranks with the same share in all copies. If one group has a single rank,
-  // the other has all data-parallel ranks.
+  // Two groups: the ranks that together hold one copy of the state, and the ranks that hold the same shard in different
+  // copies. If one group has a single rank, the other has all data-parallel ranks.
   return {.collectives = of_group(strategy.zero_shards()) + of_group(replicas)};
 }
 

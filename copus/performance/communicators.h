@@ -1,5 +1,4 @@
-// The number and the cost of the communicators (NCCL's) that a layout opens. train/step/rank_groups.h lists their
-// groups.
+// The number and the cost of the NCCL communicators that a layout opens, for the groups in train/step/rank_groups.h.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ CommunicatorCounts count_communicators(const ModelDescription& model, const Para
 double communicator_bytes(const CommunicatorCounts& counts, const CommunicatorCosts& costs);
 
 // Returns the seconds for which training pauses while ranks open those communicators of `to` that `from` lacks. This is
-// an upper bound: communicators of even earlier layouts may still be open.
+// an upper bound, because some of them may still be open from earlier layouts.
 double opening_seconds(const ModelDescription& model, const ParallelStrategy& from, const ParallelStrategy& to,
                        const CommunicatorCosts& costs);
 

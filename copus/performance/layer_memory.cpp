@@ -23,8 +23,8 @@ class LayerCalculation {
   LayerBytes bytes() const {
     const bool norms_heads = model_.qk_norm != QkNorm::none;
     const auto num_blocks = static_cast<double>(blocks_.size());
-    // Block outputs that norms read, if norms also apply to inputs; minus the streams between the blocks if these are
-    // parallel.
+    // Two corrections of `kept`. If blocks have norms of inputs and of outputs, the layer also keeps the block outputs
+    // that norms read. If blocks are parallel, there are no streams between them.
     const double other_streams =
         ((model_.block_norm == BlockNorm::both ? num_blocks : 0) - (model_.parallel_residual ? num_blocks - 1 : 0)) *
         stream_;
@@ -57,8 +57,8 @@ class LayerCalculation {
     return streams * tensors.hidden * stream_ + system_.activation_bytes * width * tokens_ + scores;
   }
 
-  // With sequence parallelism, inputs that a recompute gathers stay for the weight gradients. They are counted here
-  // unless the layer keeps gathered inputs anyway.
+  // With sequence parallelism, inputs that a recompute has gathered stay in memory until the weight gradients are done.
+  // They are counted here unless the layer keeps gathered inputs anyway.
   double gathered_inputs() const {
     if (!shape_.sequence_parallel || system_.gathers_after_recompute || use_.kept.gathered > 0) return 0;
     if (shape_.recompute == Recompute::none) return 0;

@@ -16,9 +16,9 @@ struct RankSeries {
 };
 
 // Returns the link that a group's collective uses. This is within_node if all ranks are on one node. Otherwise it is
-// between_nodes times network_by_nodes, with min(rails, k) times the bandwidth. k is the mean number of members per
-// spanned node, rounded up. With several adapters the bandwidth is at most that of within_node. tree_seconds then
-// covers the whole tree over these nodes: 2 ceil(log2(nodes)) levels.
+// between_nodes, with the bandwidth multiplied by network_by_nodes and by min(rails, k), where k is the mean number of
+// members per spanned node, rounded up. With several adapters (rails) the bandwidth is at most the bandwidth of
+// within_node. The result's tree_seconds is for a whole tree over these nodes, 2 ceil(log2(nodes)) levels.
 Link link_of(const ClusterDescription& cluster, std::span<const int64_t> ranks);
 Link link_of(const ClusterDescription& cluster, const RankSeries& ranks);
 

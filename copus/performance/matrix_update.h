@@ -1,4 +1,4 @@
-// The cost of the directions of Muon's updates, each of which one rank computes on a whole matrix
+// The cost of Muon's update directions. One rank computes each direction, on a whole matrix
 // (placement/matrix_shares.h).
 #pragma once
 
@@ -24,9 +24,9 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
                                           const std::vector<LayerRange>& layers, const ClusterDescription& cluster,
                                           const TrainingSystem& system);
 
-// Returns the memory in bytes for the largest matrix's direction; a step's activations are free by then. The matrix
-// exists three times in fp32 (parts, whole, normalised) and three times in the precision of the iterations, with two
-// squares of its shorter side.
+// Returns the bytes that computing the largest matrix's direction needs. (The step's activations have been freed by
+// then.) They hold three copies of the matrix in fp32 (parts, whole, normalised), three in the precision of the
+// iterations, and two square matrices of its shorter side.
 double matrix_update_bytes(const ModelDescription& model, const TrainingSystem& system);
 
 }  // namespace copus

@@ -83,8 +83,9 @@ class MemoryModel::Calculation {
  private:
   double hidden() const { return static_cast<double>(model_.hidden_size); }
 
-  // Returns the bytes of each row's position in its document, and of the cosines and sines there. All layers of a chunk
-  // share them; sliding layers may have their own cosines and sines.
+  // Returns the bytes that a rank keeps if documents are masked: each row's position in its document, and the cosines
+  // and sines of these positions. All layers of a chunk share them; sliding layers may have their own cosines and
+  // sines.
   double position_bytes() const {
     if (system_.document_length <= 0 || use_.kept_rotation_bytes <= 0) return 0;
     const double kinds = model_.learned_positions ? 0 : model_.sliding_rope_theta > 0 ? 2 : 1;
@@ -112,8 +113,8 @@ class MemoryModel::Calculation {
     return most + message_bytes();
   }
 
-  // Messages need four buffers: an activation and a gradient each for arrival and departure. With several chunks,
-  // another message may arrive while one is in use.
+  // Messages need four buffers: for an activation and for a gradient, one each for receiving and for sending. With
+  // several chunks, a message may arrive while the previous one is in use.
   double message_bytes() const {
     if (strategy_.pipeline_parallel == 1) return 0;
     return (strategy_.virtual_stages > 1 ? 5 : 4) * layer_bytes_.front().input;
@@ -138,7 +139,7 @@ class MemoryModel::Calculation {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
-    // Ranks exchange parts of matrices within a pipeline rank. Without a pipeline these are all ranks, whose
+    // The ranks of one pipeline stage exchange parts of matrices. Without a pipeline these are all ranks, whose
     // communicator for exchanges is counted already.
     const bool is_alone = strategy_.ranks_per_stage() == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
@@ -176,8 +177,8 @@ class MemoryModel::Calculation {
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
-  // Adds the temporarily unsharded tensors at the moment of the largest total. At other moments a rank holds more
-  // activations or logits, but fewer unsharded tensors.
+  // Adds the tensors that are temporarily unsharded, at the moment at which the total is largest. At other moments a
+  // rank may hold more activations or logits.
   MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
     MemoryParts most;
     for (const Moment& moment : moments(rank)) {
@@ -214,7 +215,7 @@ class MemoryModel::Calculation {
                             (strategy_.sequence_parallel || model_.num_kv_heads < strategy_.tensor_parallel);
     const double at_once = adds_first ? 3 : 2;
     // With one micro-batch, a tied head's gradient is reduced at the end of the backward pass, with the embedding's.
-    // With several, each micro-batch's gradient is reduced into a buffer until it is added.
+    // With several micro-batches, each micro-batch's gradient is reduced into a buffer and then added.
     const bool several = shape_.num_microbatches > 1;
     const double tied = !several && model_.tie_word_embeddings && is_last(rank) ? elements_.embedding.gradients : 0;
     const double always = tied + (several ? whole.largest() / num_shares() : 0);

@@ -1,6 +1,5 @@
-// The duration of steps and re-layouts on the modelled clock, which serves as the truth against which predictions are
-// tested. As on a real cluster it may differ from the predictions: it can use another cluster description, and adds an
-// error for each layout.
+// The true durations of steps and re-layouts on the modelled clock. As on a real cluster, they may differ from the
+// predictions: they can use another cluster description, and contain an error for each layout.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +16,11 @@
 
 namespace copus {
 
-// Prediction errors that differ between layouts and are correlated for similar ones. A configuration's step time is
-// multiplied by exp(size * (z_d + z_t + z_p + z_b) / 2). All configurations with the same d share z_d, a standard
-// normal deviate. z_t, z_p and z_b are such deviates for t, p and the micro-batch. The factor's logarithm has standard
-// deviation `size`, its median over seeds is 1, and two configurations that share k of the four have correlation k / 4.
+// Prediction errors that differ between layouts, and are correlated between similar layouts. A configuration's step
+// time is multiplied by exp(size * (z_d + z_t + z_p + z_b) / 2). z_d is a standard normal deviate that all
+// configurations with the same d share; z_t, z_p and z_b are the same for t, p and the micro-batch. The logarithm of
+// the error has the standard deviation `size`, and two configurations that share k of the four deviates have the
+// correlation k / 4.
 struct LayoutErrors {
   double size = 0;
   uint64_t seed = 0;

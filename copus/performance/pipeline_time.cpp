@@ -26,9 +26,9 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
-// Returns the seconds in which `jobs` equal micro-batches go through all stages and links in order (a flow shop). `sum`
-// and `largest` are over the times of stages and links. The first micro-batch takes `sum`, each further one adds
-// `largest`.
+// Returns the seconds in which `jobs` equal micro-batches go through all stages and links in order (a flow shop). The
+// first micro-batch takes `sum`, the sum of the times of all stages and links; each further one adds `largest`, the
+// largest of these times.
 double flow_shop_seconds(double sum, double largest, int64_t jobs) {
   return sum + static_cast<double>(jobs - 1) * largest;
 }
@@ -83,8 +83,8 @@ class Passes {
 
   // The costs of a pass on a stage.
   enum { forward_cost, backward_cost, backward_before_weight_cost, num_costs };
-  // Message indices: `nothing` is available from the start, no pass waits for `nobody`, and real messages begin at
-  // first_message.
+  // Indices of messages. `nothing` stands for an input that is available from the start, `nobody` for an output for
+  // which no pass waits. Real messages begin at first_message.
   static constexpr int64_t nothing = 0, nobody = 1, first_message = 2;
 
  private:
@@ -308,10 +308,10 @@ struct PipelineTimes::Memo {
     return seconds;
   }
 
-  // Extrapolates from short replays. With each further p micro-batches the longest path through a replay grows by the
-  // same amount, or by more once another path overtakes it. The final, constant growth is p times the busiest rank's
-  // seconds, or more if slow messages limit the pipeline. Growth is counted per p micro-batches, because with slow
-  // messages a pipeline that holds up to p micro-batches repeats itself after p.
+  // Extrapolates from short replays. With each further p micro-batches, the time of a replay grows by an amount that
+  // stays the same, or rises once another path becomes the longest. This growth ends at p times the busiest rank's
+  // seconds, or at more if slow messages limit the pipeline. Growth is counted per p micro-batches, because a pipeline
+  // with slow messages repeats its pattern after p.
   double seconds(Entry& entry, int64_t num_microbatches) {
     const int64_t ranks = entry.pipeline.ranks;
     // A shorter replay would have rounds of another size.

@@ -28,8 +28,8 @@ class PipelineTimes {
   // Returns what time_schedule returns for make_schedule(kind, p, v, m) with these seconds by stage (p * v of them).
   // The result is exact for m < 5 p, for gpipe, and for interleaved rounds larger than p. Otherwise it is within 1 %:
   // the time is nearly affine in m there, so a few shorter replays suffice. Candidates that differ only in m share
-  // these replays. (In a test of 20,000 pipelines with random differences between stages, some twofold, 9 were off by
-  // more than 1 %, the worst by 3.3 %.)
+  // these replays. (In a test of 20,000 pipelines whose stages differed at random, up to twofold, 9 were off by more
+  // than 1 %, the worst by 3.3 %.)
   double seconds(PipelineSchedule kind, int64_t pipeline_parallel, int64_t virtual_stages, int64_t num_microbatches,
                  const std::vector<StageSeconds>& stages);
 

@@ -17,7 +17,7 @@ namespace copus {
 class RelayoutForecast {
  public:
   // The cluster's links must be described. If `copied_bytes_per_second` > 0, ranks share one memory and links do not
-  // matter: each rank copies this many bytes per second, and as many ranks copy at once as there are devices.
+  // matter. Each rank then copies this many bytes per second, and as many ranks copy at once as there are devices.
   RelayoutForecast(const ModelDescription& model, int64_t sequence_length, ClusterDescription cluster,
                    const TrainingSystem& system, double copied_bytes_per_second = 0);
 

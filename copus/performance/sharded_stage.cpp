@@ -75,8 +75,9 @@ class BlockPasses {
   // Returns whether no earlier micro-batch has left the weights gathered.
   bool is_first_use(int64_t micro_batch) const { return micro_batch == 0 || stage_.frees_after_backward; }
 
-  // A bucket stays gathered between two uses in a row. This is a stage's last layer between F and B if the stage has no
-  // head, and its first layer between B and the next F if the stage has no embedding.
+  // A bucket stays gathered between two consecutive uses. In a stage without the head, its last layer is used at the
+  // end of F and the start of B. In a stage without the embedding, its first layer is used at the end of B and the
+  // start of the next F.
   void keep_what_is_used_next() {
     int64_t latest = no_bucket;
     for (BlockPass& pass : list_) {

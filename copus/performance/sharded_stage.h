@@ -1,5 +1,5 @@
-// The time for which a pipeline stage waits for its data-parallel communicator if gradients (ZeRO-2) or also weights
-// (ZeRO-3) are sharded. Every micro-batch then reduces each bucket, and each pass gathers the weights that it uses.
+// Computes how long a pipeline stage waits for data-parallel collectives if gradients (ZeRO-2) or also weights (ZeRO-3)
+// are sharded. Every micro-batch then reduces each bucket, and each pass gathers the weights that it uses.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct StageWaits {
 // of the layers, from last to first. W and the embedding's backward pass use none. When a use begins, the gather for
 // the next one starts, also across passes. When a block's gradient is complete, its reduction starts; until it ends,
 // only one other block's gradient can exist. Collectives run one at a time, in the order of their starts. Other stages
-// of the same rank are ignored.
+// on the same rank are ignored.
 StageWaits wait_for_shares(const ShardedStage& stage);
 
 }  // namespace copus

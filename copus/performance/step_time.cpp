@@ -180,7 +180,7 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
 }
 
 // Returns the seconds of a step outside its passes: exposed bucket reductions, tied embeddings, partial gradients that
-// neighbouring ranks sum once a step, and the agreement of all ranks.
+// tensor-parallel ranks sum once a step, and the agreement of all ranks.
 double StepTimeModel::data_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const int64_t p = strategy.pipeline_parallel;
@@ -206,8 +206,8 @@ double StepTimeModel::data_communication(const Configuration& configuration, con
   return seconds + turns(strategy, strategy.world_size()) * agreement(strategy);
 }
 
-// Returns the seconds in which neighbouring ranks sum a layer's partial gradients: of norms, for which each rank has
-// seen only its own rows, and of key/value heads that several ranks hold.
+// Returns the seconds in which tensor-parallel ranks sum a layer's partial gradients. These are gradients of norms, for
+// which each rank has seen only its own rows, and of key/value heads that several ranks hold.
 double StepTimeModel::add_partial_seconds(const ParallelStrategy& strategy, const LayerElements& layer) {
   double seconds = 0;
   for (const auto& [ranks, elements_of_layer] : layer.partial) {
@@ -295,12 +295,12 @@ bool StepTimeModel::reduces_tied_at_the_end(const Configuration& configuration) 
 
 // Returns the exposed seconds of bucket reductions. Buckets are the gradients of each layer, of the embedding and of
 // the head. A bucket's reduction starts when the last backward pass has completed the bucket and the previous reduction
-// has ended. Reductions are exposed from the end of the first pipeline rank's backward pass on. Pipeline rank r ends
-// its backward pass earlier, by the time that the ranks before it still need for the last micro-batch. Tied embeddings
-// come last.
+// has ended. Reductions are exposed once the first pipeline rank has ended its backward pass. Later pipeline ranks end
+// theirs sooner, by the time that the ranks before them need for the last micro-batch. Tied embeddings are reduced
+// last.
 //
-// With ZeRO-1 and several copies of the state, the host waits for a bucket's share when the next bucket is complete,
-// and then starts to sum the share over the copies. Without overlap, all sums over copies come at the end. Finally
+// With ZeRO-1 and several copies of the state, the host waits for a bucket's shard when the next bucket is complete,
+// and then starts to sum this shard over the copies. Without overlap, all sums over copies come at the end. Finally
 // ZeRO-1 and 2 gather the weights.
 double StepTimeModel::bucket_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
@@ -359,8 +359,9 @@ double StepTimeModel::bucket_communication(const Configuration& configuration, c
   return exposed + end_of_step(strategy, costs, buckets);
 }
 
-// Returns the exposed seconds of collectives after the reductions: sums of shares over copies, unless counted before,
-// and gathers of updated weights. With ZeRO-2 and 3 this ignores that some sums overlap with the last backward pass.
+// Returns the exposed seconds of collectives after the reductions: sums of shards over copies, unless
+// bucket_communication has counted them, and gathers of updated weights. With ZeRO-2 and 3 this ignores that some sums
+// overlap with the last backward pass.
 double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages& costs, const BucketCosts& buckets) {
   const bool added_before = overlaps_reduction(strategy) && !strategy.cuts_gradients();  // in bucket_communication
   double adding = 0, gathering = 0;
@@ -378,8 +379,8 @@ double StepTimeModel::end_of_step(const ParallelStrategy& strategy, const Stages
   return adding + (overlaps ? exposed_gathers(strategy, costs, buckets) : gathering);
 }
 
-// Returns the delay of the first micro-batch's forward pass, over all stages, by waits for gathered weights. All ranks
-// start their gathers with the step, in the order of use; the head comes last.
+// Returns how long the first micro-batch waits for gathered weights in its forward pass, summed over all stages. All
+// ranks start their gathers with the step, in the order of use; the head comes last.
 double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const Stages& costs,
                                       const BucketCosts& buckets) {
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -408,8 +409,8 @@ double StepTimeModel::exposed_gathers(const ParallelStrategy& strategy, const St
   return now - without_waits;
 }
 
-// Returns the exposed seconds of gathers and reductions that are not part of every micro-batch's passes. These are the
-// first micro-batch's additional waits, and the reductions after the first pipeline rank's backward pass has ended.
+// Returns the exposed seconds of gathers and reductions that do not occur for every micro-batch: the additional waits
+// of the first micro-batch, and the reductions after the first pipeline rank has ended its backward pass.
 double StepTimeModel::shared_communication(const Configuration& configuration, const Stages& costs) {
   const ParallelStrategy& strategy = configuration.strategy;
   const BucketCosts& buckets = bucket_costs(strategy);
@@ -506,8 +507,8 @@ double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
 }
 
 // Returns the factor by which communication in groups of `count` neighbouring ranks slows down because ranks take
-// turns. Within a node it is the number of ranks per device, which also moves their bytes. Across nodes it is 1,
-// because the network moves the bytes.
+// turns. Within a node it is the number of ranks per device, because the device also moves the bytes of its ranks.
+// Across nodes it is 1, because the network moves the bytes.
 double StepTimeModel::turns(const ParallelStrategy& strategy, int64_t count) const {
   const bool one_node = strategy.world_size() <= cluster_.ranks_per_node || cluster_.ranks_per_node % count == 0;
   return one_node ? std::max(1.0, ranks_per_device(strategy)) : 1;
@@ -530,8 +531,8 @@ double StepTimeModel::node_work(const ParallelStrategy& strategy, const std::vec
   return most;
 }
 
-// Returns the slowest link of any group of `count` ranks that are `stride` apart. Such groups tile the world: `stride`
-// groups begin at consecutive ranks, and the next `stride` groups begin where these end.
+// Returns the slowest link of any group of `count` ranks that are `stride` apart. Such groups cover all ranks: the
+// first `stride` groups begin at ranks 0 to stride - 1, and the next `stride` groups begin where these end.
 Link StepTimeModel::data_link(const ParallelStrategy& strategy, int64_t stride, int64_t count) const {
   const int64_t tile = stride * count;
   Link slowest = link_of(cluster_, RankSeries{0, stride, count});

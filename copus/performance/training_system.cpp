@@ -72,9 +72,9 @@ std::vector<LayerRange> cut_with_ends(const ModelDescription& model, int64_t num
 
 MemoryUse copus_memory_use() {
   MemoryUse use;
-  // Kept: the layer's input and the stream between its blocks; the results of two norms, or their inputs; queries,
-  // keys, values and attention's output; gate and up. A recompute of attention drops queries, keys, values and the
-  // output.
+  // A layer keeps its input and the stream between its blocks; the results of two norms, or their inputs; queries,
+  // keys, values and attention's output; gate and up. With recompute of attention it keeps none of queries, keys,
+  // values and attention's output.
   use.kept = {.hidden = 4, .query = 2, .key_value = 2, .feed_forward_inputs = 1};
   use.kept_without_attention = {.hidden = 4, .feed_forward_inputs = 1};
   // Working: the gradients of the stream and of a norm's result, and the feed-forward's activation.
@@ -95,10 +95,10 @@ MemoryUse copus_memory_use() {
 
 namespace {
 
-// Adds a GPU's memory. Flash attention's backward pass has its own gradients of queries, keys and values in addition to
-// the joint one; the gradients of keys and values exist once per query head. Sums of the queries' gradients are in
-// fp32, in two copies if the kernel is deterministic and sequences times heads are at least half the number of
-// multiprocessors. Context and NCCL buffers take about 1 GiB.
+// Adds a GPU's memory. In addition to the joint gradient of queries, keys and values, flash attention's backward pass
+// allocates each of the three gradients, those of keys and values per query head. It also allocates the fp32 sums of
+// the queries' gradients: twice if the kernel is deterministic and there are at least half as many sequences times
+// heads as multiprocessors. Context and NCCL buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;
@@ -149,8 +149,8 @@ TrainingSystem copus_in_fp32(Processor processor, OptimizerKind optimizer) {
   set_optimizer(system, optimizer);
   system.activation_bytes = 4;
   system.logit_bytes = 20;
-  // Flash attention does not support fp32, so scores, probabilities, their gradients and intermediate results are in
-  // memory.
+  // Flash attention does not support fp32. So scores, probabilities, their gradients and intermediate results are
+  // stored as whole tensors.
   if (processor == Processor::gpu) system.memory.working.score_bytes = 6 * 4;
   return system;
 }

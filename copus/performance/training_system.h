@@ -18,8 +18,7 @@
 namespace copus {
 
 // The tensors of one decoder layer for one micro-batch: for each width, the number of tensors with one row per token.
-// Numbers of hidden_size tensors that a layer keeps from one pass to another are for layers with two blocks; a layer
-// with one block keeps half of them.
+// The number of kept hidden_size tensors is for a layer with two blocks; a layer with one block keeps half as many.
 struct LayerTensors {
   double hidden = 0;        // hidden_size wide: on all tensor-parallel ranks; split by rows with sequence parallelism
   double gathered = 0;      // hidden_size wide: on all tensor-parallel ranks, also with sequence parallelism
@@ -40,8 +39,8 @@ struct MemoryUse {
   LayerTensors working;                  // in addition to kept ones, for the layer that a rank works on
   LayerTensors working_of_normed_heads;  // in addition to `working`, with norms of queries and keys
   LayerTensors waiting;                  // between B and W if W is deferred (zb-h1)
-  // With sequence parallelism: number of additional unsplit hidden_size tensors in a layer's backward pass, which
-  // gathers the gradient of its output and reduces the gradients of its inputs.
+  // Number of additional hidden_size tensors in a layer's backward pass with sequence parallelism. They are not split:
+  // gathered gradients of outputs, and gradients of inputs before their reduction.
   double gathered_working = 0;
 
   double logit_bytes = 0;       // per logit at the peak, including tensors derived from it
@@ -50,12 +49,12 @@ struct MemoryUse {
   bool gathers_logits = false;  // whether every tensor-parallel rank holds the logits of the whole vocabulary
   double head_hidden = 0;       // number of hidden_size tensors that the head holds for one micro-batch
   // Whether attention's backward pass may write gradients of scores to memory, for a few sequences at a time
-  // (placement/attention_workspace.h). Whether it does depends on device and build. Predictions do not know these, and
-  // so predict an upper bound.
+  // (placement/attention_workspace.h). Whether it does depends on device and build, which predictions do not know. So
+  // they predict an upper bound.
   bool writes_score_gradients = false;
 
-  // Bytes of one rotary cosine or sine, if each row keeps its own cosines, sines and position when documents are
-  // masked; 0: rows keep none of them.
+  // Bytes of one cosine or sine, if each row keeps its own position, cosines and sines (masked documents). 0: rows keep
+  // none of them.
   double kept_rotation_bytes = 0;
   double gradient_copy_bytes = 0;       // per parameter, of a micro-batch's gradients before they are added to the sum
   bool separate_tied_gradient = false;  // whether a tied head's gradient has its own buffer
@@ -102,7 +101,7 @@ struct TrainingSystem {
   double copied_gradients = 0;
   double activation_bytes = 2;  // bytes per element
 
-  // Memory traffic (reads plus writes) of all operations but matrix products, in elements per token of a layer.
+  // Memory traffic (reads plus writes) of all operations except matrix products, in elements per token of a layer.
   // Sequence parallelism splits only the traffic of the residual stream.
   struct Passes {
     double stream = 8;     // hidden_size wide: norms and additions of a layer with two blocks
@@ -128,8 +127,8 @@ struct TrainingSystem {
                      .launches = 19};
   double logit_bytes = 10;        // moved per logit by loss and gradient
   double accumulation_bytes = 8;  // moved per parameter and micro-batch to accumulate gradients
-  // Bytes moved per embedding parameter to add its gradient if this covers the whole vocabulary; 0 if it covers only
-  // the rows that were looked up.
+  // Memory traffic in bytes per embedding parameter, if adding the embedding's gradient touches the whole vocabulary; 0
+  // if it touches only the rows that were looked up.
   double dense_embedding_bytes = 0;
   double optimizer_traffic = 38;  // bytes moved per updated parameter
   double gradient_traffic = 8;    // bytes moved per held parameter to compute its gradient's norm and to zero it
@@ -138,11 +137,11 @@ struct TrainingSystem {
   double pipelined_collective_launches = 0;
   // Elements that a rank copies into and out of a tensor-parallel collective, per element of the whole tensor.
   double collective_copies = 0;
-  // Token-weighted mean length of documents, in tokens, if attention is limited to documents; 0: attention is not
-  // limited.
+  // If attention is limited to documents: the mean length of the document to which a token belongs, in tokens. 0:
+  // attention is not limited.
   double document_length = 0;
-  // Tokens per block, if attention within documents reads whole blocks of keys, which begin at multiples of this. 0:
-  // attention reads only the document's keys.
+  // Tokens per block, if attention within documents reads whole blocks of keys. Blocks begin at multiples of this
+  // number. 0: attention reads only the document's keys.
   double attention_block = 0;
   double attention_matrix_bytes = 0;  // moved per attention score and pass, if scores are in memory
 
@@ -151,8 +150,8 @@ struct TrainingSystem {
   double agreement_bytes = 0;  // bytes that ranks sum once a step before they agree on the latest time
   struct Reduction {
     bool overlaps = true;  // whether reductions of gradients overlap with the last backward pass
-    // Without ZeRO-2 and 3: the number of a rank's parameters per collective. 0: one collective per layer, for the
-    // embedding and for the head.
+    // Without ZeRO-2 and 3: the number of a rank's parameters per collective. 0: one collective each for every layer,
+    // for the embedding and for the head.
     double bucket_parameters = 0;
     bool operator==(const Reduction&) const = default;
   };
@@ -174,9 +173,9 @@ struct TrainingSystem {
   // Whether Recompute::full also repeats the feed-forward's last product, as a norm of its result always requires.
   bool recomputes_down_projection = false;
   StageCut stage_cut = StageCut::balanced;
-  // In nanotron's published times some pipeline runs stall: every micro-batch delays each pipeline rank, up to four
-  // ranks in turn, by stall_seconds. Pipelines that need more than this fraction of a device's memory are predicted to
-  // stall. For other pipelines across nodes the stall only widens the predicted range.
+  // In nanotron's published times some pipeline runs stall: every micro-batch takes stall_seconds longer on each
+  // pipeline rank, counting at most four ranks. Pipelines that need more than this fraction of a device's memory are
+  // predicted to stall. For other pipelines across nodes the stall only widens the predicted range.
   double crowded_memory = 0.9;
   double stall_seconds = 0;
 
@@ -206,8 +205,8 @@ struct CountedEnds {
   bool operator==(const CountedEnds&) const = default;
 };
 
-// Returns the fewest ends (head and embedding) that must count as layers so that stages divide the layers evenly.
-// Prefers the head. Empty if no choice does.
+// Returns which ends of the model (head, embedding) must count as layers so that stages divide the layers evenly: as
+// few as possible, and rather the head. Empty if no choice works.
 std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages);
 
 // Returns the layers of each stage in this system. Under rules other than `balanced` stages may be empty.

@@ -1,5 +1,5 @@
-// Step times of a job of which only step times are known: a step takes a + b x micro-batches. Every rank runs its
-// micro-batches one after another.
+// Models step times of a job about which nothing else is known: a step takes a + b x micro-batches, because every rank
+// runs its micro-batches one after another.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace copus {
 
 class AccumulationTime {
  public:
-  // Guesses a and b, which one batch's step time cannot separate. The time a, needed once per step for reductions and
-  // the update, is assumed to be a quarter of a micro-batch's time b.
+  // Guesses two times from the step time of one batch: a, for the reductions and the update, and b, for a micro-batch.
+  // Assumes that a is a quarter of b, because one step time cannot tell them apart.
   static AccumulationTime guess(const Configuration& configuration, double step_seconds);
 
   // Returns the model that predicted the cells of `known`; empty if there are no cells.

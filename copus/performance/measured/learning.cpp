@@ -15,10 +15,10 @@ namespace {
 using Vector = std::array<double, num_factors>;
 using Matrix = std::array<Vector, num_factors>;
 
-// The standard deviation of layout residuals under the right factors. It was 0.05 in 260 published runs of 11 sets,
-// counting runs within 1.6 times the fastest of their set (docs/decisions/performance.md). Calculon (Isaev et al. 2023)
-// reports mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one node; a standard deviation is 1.25 times a mean
-// error. All batches of a layout run the same micro-batches; we know of no published differences between them.
+// The standard deviation by which a layout deviates from its prediction when the factors are right. It was 0.05 in 260
+// published runs of 11 sets, counting runs within 1.6 times the fastest of their set (docs/decisions/performance.md).
+// For comparison, Calculon (Isaev et al. 2023) reports mean errors of 4 %, vTrain (Bang et al. 2023) of 8 % on one
+// node; a standard deviation is 1.25 times a mean error.
 constexpr double layout_deviation = 0.05;
 constexpr double own_deviation = 0.03;
 
@@ -26,8 +26,8 @@ constexpr double own_deviation = 0.03;
 // not average it out.
 constexpr double drift_deviation = 0.01;
 
-// The spread of steps before measurement, which counts as much as this many measured steps: two equal steps do not
-// prove that there is no spread.
+// The spread of step times that is assumed before any measurement, because two equal steps do not prove that there is
+// no spread. It has the weight of assumed_spread_steps measured steps.
 constexpr double assumed_spread = 0.05;
 constexpr double assumed_spread_steps = 4;
 
@@ -36,8 +36,8 @@ constexpr double assumed_spread_steps = 4;
 constexpr double huber_limit = 2;
 constexpr double layout_limit = 2;
 
-// The quartiles of a normal distribution are 2 x 0.6745 standard deviations apart, and the median of n draws deviates
-// sqrt(pi / 2) times as much as their mean.
+// The quartiles of a normal distribution are 2 x 0.6745 standard deviations apart. The standard deviation of the median
+// of n draws is sqrt(pi / 2) times that of their mean.
 constexpr double quartile_distance = 1.349;
 constexpr double median_variance = std::numbers::pi / 2;
 
@@ -126,9 +126,10 @@ double huber_loss(double distance) {
   return (squared(distance) - squared(beyond)) / 2;
 }
 
-// Returns a layout's weight by its distance in standard deviations. Beyond the limit its influence falls with distance
-// (Cauchy's loss). The reason: of 224 published runs that looked good, 13 took 1.5 to 32 times as long as predicted,
-// for reasons that other layouts do not share (docs/decisions/performance.md).
+// Returns the weight of a layout whose measurements deviate by this number of standard deviations. Beyond the limit, a
+// larger deviation has less influence (Cauchy's loss), because some layouts are slow for reasons that other layouts do
+// not share: of 224 published runs that were predicted to be fast, 13 took 1.5 to 32 times as long as predicted
+// (docs/decisions/performance.md).
 double cauchy_weight(double distance) { return 1 / (1 + squared(distance / layout_limit)); }
 
 double cauchy_loss(double distance) { return squared(layout_limit) / 2 * std::log1p(squared(distance / layout_limit)); }
@@ -147,8 +148,8 @@ struct LayoutFit {
   double weight = 1;     // of L's prior
   double loss = 0;
 
-  // Reweights iteratively, from weights of 1, until nothing changes. Equal residuals therefore give the same L, even if
-  // Cauchy's loss has several minima: the nearest one.
+  // Reweights iteratively, always from weights of 1, until nothing changes. Cauchy's loss may have several minima. The
+  // fixed start makes the result depend on the residuals alone.
   void solve() {
     constexpr int most_iterations = 50;
     constexpr double tolerance = 1e-14;
@@ -277,8 +278,8 @@ double Knowledge::relative_deviation(Factor factor) const {
 }
 
 // Finds the most probable logarithms theta of the factors and their covariance by Gauss-Newton. The factors have a
-// prior. For each cell log(measured) = log(predicted(theta)) + L + own + noise. L is one draw per layout, so however
-// often a layout is measured, the variance of L bounds its information about theta.
+// prior. For each cell log(measured) = log(predicted(theta)) + L + own + noise. L is the same for all cells of a
+// layout, so measuring one layout often does not determine theta exactly.
 void Knowledge::learn() {
   evidence_.clear();
   layouts_.clear();
@@ -362,10 +363,10 @@ void Knowledge::learn() {
   }
 }
 
-// The corrected value is z = log(predicted) + L + own. Let k = Var L / (Var L + Var mean). Given the factors, L has
-// mean k times the layout's mean deviation, and variance k Var mean. For a cell that was itself measured as y = z +
-// noise, let m = own / (own + noise), a ratio of variances. Then z = (1 - m) (log(predicted) + L) + m y, with an
-// additional variance of m noise.
+// The corrected value is z = log(predicted) + L + own. Let k = Var L / (Var L + Var mean). Given the factors, L has a
+// mean of k times the layout's mean deviation, and the variance k Var mean. If the cell itself was measured as y = z +
+// noise, let m = Var own / (Var own + Var noise). Then z = (1 - m) (log(predicted) + L) + m y, with an additional
+// variance of m Var noise.
 Corrected Knowledge::correct(const Configuration& configuration, const StepTimeParts& parts) const {
   const Prediction prediction = predict(factors_, parts);
   COPUS_CHECK(prediction.seconds > 0, prediction.seconds);

@@ -28,10 +28,10 @@ struct Measurement {
   bool operator==(const Measurement&) const = default;
 };
 
-// Standard deviations of the factors' logarithms before any measurement. Kernel curves from another machine of the same
-// kind or from a data sheet are commonly off by a factor of 1.5. Links are off by more, because a network's speed
-// depends on other users and on the placement of ranks. A pipeline's idle time is mostly computation of other stages,
-// so `bubble` is the deviation from the compute factor.
+// Standard deviations of the factors' logarithms before any measurement. Kernel speeds from a data sheet, or from
+// another machine of the same kind, are commonly off by a factor of 1.5. Links are off by more, because a network's
+// speed depends on other users and on the placement of ranks. A pipeline idles mostly while other stages compute, so
+// `bubble` is relative to the compute factor.
 struct FactorPrior {
   double compute = 0.4;
   double links = 0.5;  // for tensor links and data links
@@ -90,8 +90,9 @@ class Knowledge {
   // Returns the standard deviation of the factor's logarithm.
   double relative_deviation(Factor factor) const;
 
-  // Returns a configuration's prediction `parts` (sum > 0), corrected by the factors, and by measurements of its layout
-  // and of itself as far as they are certain. Takes little enough time for tables of many cells.
+  // Corrects `parts` (sum > 0), the prediction for a configuration, by the factors and by measurements of its layout
+  // and of the configuration itself. More certain measurements have more weight. Fast enough for tables of many
+  // configurations.
   Corrected correct(const Configuration& configuration, const StepTimeParts& parts) const;
 
   bool operator==(const Knowledge&) const = default;

@@ -15,8 +15,8 @@ double flops_per_second(const Matmul& product) {
          static_cast<double>(product.depth) / product.seconds;
 }
 
-// Returns rates relative to the reference product's, from those products that differ from the reference in no other
-// dimension than `dimension`.
+// Returns the rates of the matrix products that differ from the reference product only in `dimension`, relative to the
+// reference's rate.
 Curve share_by(int64_t Matmul::* dimension, const MachineMeasurements& measurements) {
   const Matmul& reference = measurements.reference;
   std::vector<CurvePoint> points = {{static_cast<double>(reference.*dimension), 1}};

@@ -32,8 +32,8 @@ struct MachineMeasurements {
   double memory_bytes_per_second = 0;
   double launch_seconds = 0;
   Matmul reference;
-  // Whether the reference ran at the device's power limit. The other products ran later, perhaps at a higher clock, so
-  // their rates are capped at that of the reference.
+  // Whether the reference product was measured at the device's power limit. The other products may then have run at a
+  // higher clock, so their rates are capped at the reference's.
   bool reference_is_sustained = false;
   std::vector<Matmul> matmuls;         // products with other rows, columns or depth
   std::vector<Attention> attentions;   // in ascending order of sequence lengths
@@ -45,9 +45,9 @@ struct MachineMeasurements {
 // The largest number of ranks that one machine is expected to run.
 inline constexpr int64_t most_ranks_of_machine = 64;
 
-// Describes one node whose ranks share its devices. The measured link serves within and between nodes. Its latency
-// follows from the smallest all-reduce by the ring formula (link_cost.h); its bandwidth is the best of all larger ones
-// after subtracting latency.
+// Describes one node whose ranks share its devices. The measured link stands for links within and between nodes. Its
+// latency follows from the smallest all-reduce by the ring formula (link_cost.h). Its bandwidth is the best of the
+// larger all-reduces, after subtracting latency.
 ClusterDescription describe_machine(const MachineMeasurements& measurements);
 
 // Returns a MachineMeasurements::name for a device measured in `precision` ("fp32" or "bf16"). The name ends with the

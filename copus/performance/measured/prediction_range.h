@@ -28,8 +28,8 @@ struct PredictionDoubt {
 // Returns the number of nodes of this many ranks.
 int64_t nodes_of(const ClusterDescription& cluster, int64_t ranks);
 
-// Returns the uncertainty of a prediction on at most as many nodes as were measured, from published runs
-// (docs/performance-model.md).
+// Returns the uncertainty of a prediction, by comparison with published runs (docs/performance-model.md). It holds on
+// at most as many nodes as were measured.
 PredictionDoubt doubt_of(const ClusterDescription& cluster, const TrainingSystem& system,
                          const Configuration& configuration);
 
