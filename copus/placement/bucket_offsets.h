@@ -10,9 +10,8 @@
 
 namespace copus {
 
-// Alignment in elements: each parameter starts at a multiple of this, so that shards and norms can be split there.
-// Exceptions are linear layers that read the same input (query, key and value; gate and up), which are stored back to
-// back.
+// Alignment in elements. Parameters start at multiples of this, so that shards and norms can be split there. Linear
+// layers that read the same input (query, key and value; gate and up) are the exception: they are stored back to back.
 inline constexpr int64_t bucket_alignment = 64;
 
 // The elements begin .. end of a bucket.
@@ -30,8 +29,8 @@ struct BucketOffsets {
   };
   std::vector<Entry> entries;  // by offset
   int64_t chunk = 0;           // index of the chunk on this pipeline rank
-  // In elements, padded to a multiple of bucket_alignment, or with ZeRO of bucket_alignment * zero_shards(), so that
-  // all shards are equal.
+  // Number of elements, padded to a multiple of bucket_alignment. With ZeRO it is a multiple of bucket_alignment *
+  // zero_shards(), so that all shards are equal.
   int64_t size = 0;
   // The range that this rank updates: the whole bucket, with ZeRO the rank's share, and nothing if gradient_only.
   int64_t shard_begin = 0, shard_end = 0;

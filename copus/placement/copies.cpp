@@ -11,8 +11,8 @@ namespace copus {
 
 namespace {
 
-// Returns the first `count` members in the order of their machines' first occurrence, with at most `most` members per
-// machine. Empty if there are too few.
+// Returns `count` members, machine by machine in the order in which machines first occur, with at most `most` members
+// per machine. Empty if there are too few.
 std::vector<int64_t> members_by_machine(const std::vector<int64_t>& machines, int64_t count, int64_t most) {
   std::vector<int64_t> order, members;
   for (const int64_t machine : machines) {
@@ -52,9 +52,9 @@ bool outlives_any_machine(const ParallelStrategy& strategy, const std::vector<in
   return true;
 }
 
-// Ranks that hold the same state form a group. With n ranks in g groups, members are dealt to the groups in turn,
-// machine by machine. So a group has all its members on one machine only if that machine has more than n - g members.
-// In that case every other assignment has such a group too.
+// Ranks that hold the same state form a group. Members are assigned to the groups in turn, machine by machine. With n
+// ranks in g groups, a whole group ends up on one machine only if that machine has more than n - g members; then no
+// assignment avoids this.
 std::optional<std::vector<int64_t>> members_that_outlive_any_machine(const ParallelStrategy& strategy,
                                                                      const std::vector<int64_t>& machines) {
   const int64_t ranks = strategy.world_size();

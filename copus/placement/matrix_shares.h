@@ -1,5 +1,5 @@
-// Assigns each whole hidden matrix to the rank that computes on it, and lists the ranks that hold its parts. ZeRO and
-// tensor parallelism split matrices that optimizers such as Muon need whole.
+// Optimizers such as Muon need whole matrices, which ZeRO and tensor parallelism split. This assigns each hidden matrix
+// to the rank that computes its update, and lists the ranks that hold its parts.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace copus {
 
-// A part of a hidden matrix. The ranks that update it have this tensor-parallel coordinate, and a data-parallel
-// coordinate that is `shard` modulo strategy.zero_shards() (`shard` is 0 without ZeRO).
+// A part of a hidden matrix. It belongs to the ranks with this tensor-parallel coordinate and with a data-parallel
+// coordinate equal to `shard` modulo strategy.zero_shards() (`shard` is 0 without ZeRO).
 struct MatrixPart {
   int64_t tensor = 0;
   int64_t shard = 0;
@@ -38,12 +38,12 @@ struct MatrixShares {
   int64_t idle_ranks = 0;  // number of ranks that own no matrix
 };
 
-// Returns a rank for each item of work: the largest items first, each goes to the least loaded rank (Graham 1969: the
-// busiest rank has at most 4/3 of the optimum).
+// Returns a rank for each item of work. Each item, the largest first, goes to the least loaded rank, so the busiest
+// rank has at most 4/3 of the optimal load (Graham 1969).
 std::vector<int64_t> choose_owners(const std::vector<double>& work, int64_t ranks);
 
-// Distributes a pipeline rank's hidden matrices over its data- and tensor-parallel ranks, with even operations of the
-// Newton-Schulz iteration (choose_owners).
+// Distributes a pipeline rank's hidden matrices over its data- and tensor-parallel ranks, such that each has about the
+// same operations of the Newton-Schulz iteration (choose_owners).
 MatrixShares share_matrices(const ModelDescription& model, const ParallelStrategy& strategy,
                             const std::vector<LayerRange>& stages, int64_t pipeline_rank);
 

@@ -28,8 +28,8 @@ class StatePlacer {
       add_bucket({parameters.begin() + begin, parameters.begin() + end}, /*tied_copy=*/false);
     }
     if (model_.tie_word_embeddings) {
-      // Includes learned positions, so that both copies of a tied embedding are equal buckets, which reduce and move
-      // alike.
+      // Includes learned positions, so that both copies of a tied embedding are buckets of equal size, and reductions
+      // and re-layouts need no special case.
       std::vector<ParameterInfo> embeddings;
       std::ranges::copy_if(parameters, std::back_inserter(embeddings),
                            [](const ParameterInfo& parameter) { return parameter.kind == ParameterKind::embedding; });

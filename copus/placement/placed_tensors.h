@@ -1,5 +1,6 @@
-// The training state as a list of tensors. A tensor states its role, its placement along the axes of the mesh, its
-// position in a bucket, and how finely it may be split. What each rank holds follows from this list.
+// The training state as a list of tensors. Each entry has the tensor's role, its placement along the axes of the mesh,
+// its position in a bucket, and the smallest unit into which it may be split. What each rank holds follows from this
+// list.
 #pragma once
 
 #include <array>
@@ -50,7 +51,8 @@ struct StateRecipe {
   std::vector<OptimizerSlot> slots;
 };
 
-// Lists an optimizer's slots for each parameter besides master weights, in the order in which the optimizer reads them:
+// Lists the slots that an optimizer has for each parameter in addition to master weights, in the order in which it
+// reads them:
 // - adamw: exp_avg and exp_avg_sq, the moving averages of the gradient and of its square;
 // - signum: momentum, the moving average of the gradient;
 // - muon: first_moment, the moving average of the gradient, and second_moment. For parameters that AdamW updates,
@@ -127,8 +129,8 @@ struct PlacedState {
 PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
                         const std::vector<LayerRange>& stages, const StateRecipe& recipe);
 
-// Returns place_state()'s message about a strategy that splits a unit of an optimizer with these slots; empty if it
-// splits none.
+// Returns the message of place_state() if the strategy splits a tensor's unit, for an optimizer with these slots; empty
+// if it splits none.
 std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
                                           int64_t sequence_length, const std::vector<OptimizerSlot>& slots);
 

@@ -21,22 +21,22 @@ struct Need {
   int64_t first_tensor = 0, replicas = 1;
   int64_t elements = 0;
   std::vector<Member> members;
-  // If old buffers are sharded: by replica, the old shards that hold needed elements, with the number of elements in
-  // each.
+  // Only if old buffers are sharded: for each replica, the shards that hold needed elements, with the number of these
+  // elements in each shard.
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 
-// Finds the old boxes with the elements of a new buffer. Layers, and kinds of state that are sharded alike, share a
-// cached result.
+// Finds which ranges of old buffers hold the elements of a new buffer. Results are cached, because layers of one kind
+// have the same result, and so have kinds of state with the same sharding.
 class Needs {
  public:
-  // `one_share`: whether a need must lie within one share of each replica, so that each share may come from another
+  // `one_share`: whether a need must lie within one shard of each replica, so that each shard may come from another
   // copy.
   Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
       : from_(from), to_(to), one_share_(one_share) {}
 
-  // Returns a buffer's needs, those with the fewest holders first. Needs with many holders are then served by ranks
-  // that already send to this buffer.
+  // Returns a buffer's needs, sorted by the number of holders, fewest first. Needs with many holders are then served by
+  // ranks that already send to this buffer.
   const std::vector<Need>& of(StateKind kind, ContentKind content, const MeshCoordinates& receiver);
 
  private:

@@ -1,7 +1,6 @@
 // Decides in which order the contents of buckets (a decoder layer, the embedding, the final norm with the head) move,
-// and which of these moves share a round. The aim is that no process ever holds much more memory than the larger of its
-// states before and after the re-layout. `live`: by process, bytes of state before the first move. Only this room's
-// sources include this header.
+// and which of these moves share a round. The aim is that no process ever needs much more memory than before or after
+// the re-layout. Only this room's sources include this header.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +22,9 @@ struct Move {
 
 using Rounds = std::vector<std::vector<size_t>>;  // indices of moves
 
-// Returns the indices of moves in a greedy order. The next move is always the one whose fullest allocating process then
-// holds the fewest bytes. Ties go to the move that relieves the fullest process, then to the move that frees most.
+// Returns the indices of moves in a greedy order. `live` holds each process' bytes of state before the first move. The
+// next move is always the one after which the fullest of its allocating processes holds the fewest bytes. Ties go to
+// the move that frees memory of the fullest process, then to the move that frees most.
 std::vector<size_t> fill_lowest_first(const std::vector<Move>& moves, std::vector<int64_t> live);
 
 Rounds one_a_round(const std::vector<size_t>& order);

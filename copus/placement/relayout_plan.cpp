@@ -111,7 +111,7 @@ class Planner {
   }
 
   // Visits all deliveries in a fixed order, because the choice of the least loaded sender depends on earlier
-  // deliveries. Calls `miss` with each needed content that no remaining process has, perhaps several times.
+  // deliveries. Calls `miss`, perhaps repeatedly, with content that is needed but that no remaining process has.
   template <class Visit, class Miss>
   void for_deliveries(Visit visit, Miss miss) const;
 
@@ -133,8 +133,8 @@ class Planner {
   const RelayoutRequest& request_;
   Processes processes_;
   StatePlacement from_, to_;
-  // By process and kind of content: whether the buffers are equal in both layouts, if the process holds the content in
-  // both.
+  // By process and kind of content: whether the process' buffers are equal in both layouts. It matters only for
+  // contents that the process holds in both.
   std::vector<std::vector<bool>> kept_;
   std::vector<Move> moves_;
   std::vector<int64_t> old_bytes_, new_bytes_;  // by process
@@ -191,9 +191,9 @@ void Planner::find_rounds() {
     peak = other_peak;
     order = std::move(other);
   }
-  // The limit of bytes up to which moves share a round: the state, plus what the order needs or, if that is more, as
-  // many of the largest buckets as fit into an eighth of the state. The latter saves rounds, each of which costs a
-  // barrier.
+  // Moves share a round, which saves barriers, as long as no process holds more than peak_bound_bytes_. The bound is
+  // the state plus the larger of two amounts: what the order needs, and as many of the largest buckets as fit into an
+  // eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);
@@ -216,7 +216,7 @@ struct Planner::Choice {
 };
 
 // Chooses one sender that has all needed elements: the receiver itself, otherwise a process on its node, otherwise a
-// process on another node. Of several it takes one that already sends to this buffer, then the least loaded. Lost
+// process on another node. Among several it prefers one that already sends to this buffer, then the least loaded. Lost
 // processes come last, in the same order.
 template <class Give>
 bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
@@ -258,7 +258,7 @@ bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, 
 
 // Chooses one of the replicas and copies, each of which is sharded over data-parallel ranks. It prefers, in this order:
 // most elements on the receiver, fewest on lost processes, most on the receiver's node, and the smallest load of the
-// busiest sender. A copy with a needed shard on a gone process is excluded.
+// busiest sender. Copies with a needed shard on a gone process are excluded.
 template <class Give>
 bool Planner::choose_shares(const Need& need, int64_t content, int64_t receiver, const Choice& choice,
                             Give give) const {

@@ -24,8 +24,7 @@ namespace copus {
 
 // The flat buffers of a bucket that persist between steps. Gradients are zero at a step boundary and do not move.
 enum class StateKind : int64_t {
-  // Weights in the master dtype, with ZeRO-3 only this rank's shard. Only if compute weights are the master weights
-  // (fp32).
+  // Weights in the master dtype (with ZeRO-3 only this rank's shard), if compute weights are the master weights (fp32).
   weights,
   master,      // this rank's shard; only with separate compute weights (bf16), which are rounded anew after the move
   first_slot,  // this rank's shard of the optimizer's first slot; further slots have the next values
@@ -64,11 +63,11 @@ struct RelayoutRound {
   std::vector<int64_t> release;    // old buckets that no process reads any more
 };
 
-// The plan of one process. A process that is only in the old layout gives and releases; one that is only in the new
-// layout takes; one that is in neither has empty rounds.
+// The plan of one process. A process that is only in the old layout gives and releases; a process that is only in the
+// new layout takes; a process in neither has empty rounds.
 struct RankPlan {
-  // A bucket that is the same in both layouts and stays in place, by its old and new index. It is neither allocated nor
-  // copied.
+  // A bucket that is the same in both layouts and stays in place: its index in the old and in the new layout. It is
+  // neither allocated nor copied.
   struct Kept {
     int64_t from_bucket, to_bucket;
   };
@@ -81,9 +80,10 @@ struct RelayoutPlan {
   RankPlan mine;               // the plan of the process that computed it
   int64_t bytes_copied = 0;    // by all processes; includes copies within a process, but not kept buckets
   int64_t bytes_received = 0;  // the part of bytes_copied that crosses processes
-  // The most state bytes of any process, with padding: before the re-layout, after it, and at the peak. State is
-  // weights or master weights, and slots, but no gradients. The order guarantees peak_bound_bytes: max(before, after) +
-  // k of the largest buckets. k is 1 except for rare shapes, or the number of buckets in an eighth of the state.
+  // The most state bytes of any process, with padding: before the re-layout, after it, and at the peak. State means
+  // weights or master weights, and slots, but no gradients. The order of the copies guarantees that the peak is at most
+  // peak_bound_bytes, which is max(before, after) plus k times the size of the largest bucket. Here k is the number of
+  // such buckets that fit into an eighth of the state, but at least 1 (more for rare shapes).
   int64_t old_bytes = 0, new_bytes = 0, peak_bytes = 0, peak_bound_bytes = 0;
   std::vector<int64_t> peak_bytes_by_rank;  // by process, including numbers that are in neither layout
   // Parts of the model ("embedding", "layer 3", "head") with elements that only gone processes had. If not empty, the
@@ -103,8 +103,8 @@ struct RelayoutRequest {
   int64_t ranks_per_node = 0;
   // By rank of `to`: the process that becomes this rank. Empty: process r becomes rank r.
   std::vector<int64_t> to_processes = {};
-  // Processes of `from` that have ended. The state of `lost` ones can still be read, as a last resort; the state of
-  // `gone` ones cannot.
+  // Processes of `from` that have ended. The state of `lost` processes can still be read, as a last resort; the state
+  // of `gone` processes cannot.
   std::vector<int64_t> lost = {}, gone = {};
 };
 
@@ -115,9 +115,9 @@ struct RelayoutRequest {
 RelayoutPlan plan_relayout(const RelayoutRequest& request, int64_t process);
 
 // Returns a lower bound on the seconds of the plan's messages on a cluster's links: the time of the busiest process's
-// bytes, plus one latency per round. It takes the slower direction, and the slower of the links within and between
-// nodes (node = process / cluster.ranks_per_node). 0 if no process takes anything from another. Used by clocks that
-// model links, and for the cost of a switch before any has been measured.
+// bytes, plus one latency per round. Sending and receiving overlap, and so do links within and between nodes (node =
+// process / cluster.ranks_per_node), so the slowest of these counts. 0 if no process takes anything from another. Used
+// by clocks that model links, and to predict the cost of the first switch.
 double relayout_seconds(const RelayoutRequest& request, const ClusterDescription& cluster);
 
 }  // namespace copus

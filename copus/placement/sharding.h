@@ -1,5 +1,5 @@
 // The position of each parameter on the mesh. Gradient reduction, norms, checkpoints, re-layouts and memory predictions
-// all follow one descriptor per parameter, and have no special cases.
+// all use one descriptor per parameter, and need no special cases.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ struct Sharding {
   int64_t axis = 0;
   int64_t parts = 1;     // 1: every tensor-parallel rank holds the whole parameter
   int64_t replicas = 1;  // neighbouring ranks with the same part
-  // Whether the replicas' gradients differ and must be summed: each replica has seen only some of the tokens (sequence
-  // parallelism) or of the query heads (kv heads < t). Otherwise they are equal.
+  // Whether the replicas' gradients must be summed, because each replica has seen only some of the tokens (sequence
+  // parallelism) or some of the query heads (kv heads < t). Otherwise the gradients are equal.
   bool partial = false;
-  // The stage of the parameter. A tied embedding is also on the last stage as the head, even if this is the same stage:
-  // the two gradients have separate buffers, which are summed last. Learned positions are copied with it, although the
-  // head does not use them, so that both buckets are equal.
+  // The stage of the parameter. A tied embedding has a second copy as the head on the last stage, even if both are on
+  // the same stage: the two gradients have separate buffers, which are summed last. The second copy includes learned
+  // positions, which the head does not use, so that both buckets are equal.
   int64_t stage = 0;
   bool tied = false;
 

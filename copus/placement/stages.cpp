@@ -30,8 +30,8 @@ std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t se
   COPUS_CHECK(num_stages >= 1 && num_stages <= layers, num_stages, " stages, ", layers, " layers");
 
   const TrainingFlops flops = training_flops(model, sequence_length);
-  // By layer: the cost of all earlier layers, in whole operations. Rounding in floating-point sums would make equal
-  // stages differ, and would decide between equally good splits.
+  // By layer: the cost of all earlier layers, in whole operations. Floating-point sums would make equal stages differ
+  // by rounding errors, which would then decide between equally good splits.
   std::vector<int64_t> before(1, 0);
   for (const double layer : flops.layers) before.push_back(before.back() + std::llround(layer));
   // The best split of a stage and all later ones: their costs, slowest first, and where the stage ends.

@@ -23,9 +23,9 @@ TrainingFlops training_flops(const ModelDescription& model, int64_t sequence_len
 
 // Splits the layers into `num_stages` consecutive ranges of at least one layer each, such that the slowest stage, by
 // floating-point operations, is as fast as possible. The first stage also holds the embedding (which computes almost
-// nothing), the last one the final norm and the head. Ties are broken by the second slowest stage, and so on, because
-// even splits need least memory, and a large head leaves the other stages a choice. Remaining ties make the earliest
-// stages largest. Throws InternalError if num_stages > num_layers.
+// nothing), the last one the final norm and the head. Ties are broken by the second slowest stage, and so on: if a
+// large head makes the last stage slowest, the other stages should still be even, because this needs least memory.
+// Among remaining ties, the earliest stages are largest. Throws InternalError if num_stages > num_layers.
 std::vector<LayerRange> balance_stages(const ModelDescription& model, int64_t sequence_length, int64_t num_stages);
 
 }  // namespace copus

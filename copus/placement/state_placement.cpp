@@ -114,8 +114,8 @@ void StatePlacement::find_places(const RelayoutRequest& request) {
   }
 }
 
-// A bucket's shape depends only on tensor parallelism and the number of shards, so it is taken from a model with one
-// layer of each kind and no pipeline.
+// A bucket's shape depends only on tensor parallelism and the number of shards, so shapes are computed for a model with
+// one layer of each kind and no pipeline.
 void StatePlacement::find_shapes(ModelDescription model, const StateRecipe& recipe) {
   model.num_layers = kinds_.examples.back() + 1;  // the first layers include every kind
   const ParallelStrategy strategy{.data_parallel = strategy_.data_parallel,

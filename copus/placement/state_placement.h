@@ -1,5 +1,5 @@
-// The position of the training state under one strategy, for planning re-layouts: the content of each bucket, the
-// pipeline ranks that hold it, and the elements in each rank's buffers (only this room's sources include this header).
+// Where the training state is under one strategy, for planning re-layouts: the content of each bucket, the pipeline
+// ranks that hold it, and the elements in each rank's buffers. Only this room's sources include this header.
 #pragma once
 
 #include <algorithm>
