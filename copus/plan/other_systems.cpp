@@ -52,8 +52,8 @@ MemoryUse nanotron_memory() {
 // The kernels of PyTorch for a layer of Llama's form, with FlashAttention and a fused RMSNorm. A layer's forward pass
 // has (a) two norms, each of which reads and writes a tensor once; (b) two additions, each of which reads two tensors
 // and writes one; (c) splitting, rotating and concatenating of queries, keys and values; (d) the activation function
-// and a product. The backward pass reads and writes each of these tensors again, and once more for each operation's
-// second operand. The numbers of launches are estimates.
+// and a product. In the backward pass, each of these operations reads and writes its tensors again, and its second
+// operand once more. The numbers of launches are estimates.
 TrainingSystem eager_pytorch() {
   TrainingSystem system;
   system.forward = {.stream = 10, .attention = 6, .feed_forward = 5, .launches = 120};
@@ -66,8 +66,8 @@ TrainingSystem eager_pytorch() {
   return system;
 }
 
-// The numbers of passes and launches are estimates: with fused kernels, about half as many as eager PyTorch has. No
-// published table or profile confirms them.
+// The numbers of passes over memory and of kernel launches are estimates: about half as many as in eager PyTorch,
+// because kernels are fused. No published table or profile confirms them.
 TrainingSystem megatron() {
   TrainingSystem system = eager_pytorch();
   system.name = "megatron";
@@ -83,16 +83,16 @@ TrainingSystem megatron() {
 // bytes per parameter. Without ZeRO, PyTorch's DDP reduces the gradients in buckets during the backward pass. With
 // ZeRO-1, one all-reduce of all gradients follows the backward pass (trainer.py), and one all-gather follows the
 // update. Each of a layer's six tensors is then copied from the gathered result, separately for each rank
-// (distributed.py, all_gather_coalesced). On 256 ranks these copies keep the host busy for longer than the all-gather
-// keeps the network busy.
+// (distributed.py, all_gather_coalesced). On 256 ranks, launching these copies takes the host longer than the
+// all-gather takes the network.
 //
 // Four numbers are fitted. gather_launches counts 1.4 launches for each of these copies, which is 8.4 per layer and
-// rank. It was fitted to half of the sets of runs on 64 and 256 GPUs (bench/predictions/README.md). The other three
-// numbers were fitted by hand to the sets on up to 32 GPUs. It is not certain that the held-out sets were excluded from
-// this fit, so the reported agreement for those sets may be too good. The three numbers describe two effects:
+// rank. It was fitted to half of the sets of published runs on 64 and 256 GPUs (bench/predictions/README.md). The other
+// three numbers were fitted by hand to the sets on up to 32 GPUs. Perhaps this fit included the held-out sets, so the
+// reported agreement for the held-out sets may be too good. The three numbers describe two effects:
 // - With tensor parallelism, nanotron's layers keep the host busy for 3.7 ms, and in pipelines across nodes for 1.85 ms
-//   more per tensor-parallel rank. This time is the same for layers of models with 1.3, 3.6 and 8.9 billion parameters,
-//   and for every micro-batch that is too small to take longer.
+//   more per tensor-parallel rank. This time does not depend on the micro-batch, and is the same in models with 1.3,
+//   3.6 and 8.9 billion parameters.
 // - Some pipeline runs lose 0.5 s in every micro-batch with two pipeline ranks, and 1.0 to 1.3 s with four and more,
 //   whatever the model. On up to 64 GPUs these are mostly runs that nearly fill the memory. On 256 GPUs they are almost
 //   half of the runs.
@@ -130,7 +130,7 @@ TrainingSystem nanotron() {
 // not counted here.
 //
 // The head holds its gathered input and the gradient of this input. Version 0.3 processes one eighth of a micro-batch's
-// rows at a time (ChunkedLossWrapper), and holds a copy of the input in pieces and its gradient in fp32.
+// rows at a time (ChunkedLossWrapper), and also holds a copy of the input in pieces, and the input's gradient in fp32.
 TrainingSystem torchtitan(TorchtitanVersion version) {
   TrainingSystem system;
   system.name = "torchtitan";

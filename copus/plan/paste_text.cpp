@@ -54,8 +54,8 @@ std::string gpus_in_words(const PlanQuestion& question, const ParallelStrategy& 
   return concat(ranks, " GPUs (on the last node, which has ", left, ", with --nproc-per-node ", left, ")");
 }
 
-// Sets CUDA_DEVICE_MAX_CONNECTIONS=1 where needed: before Blackwell, Megatron-LM and nanotron rely on the order of
-// launches to overlap tensor-parallel communication.
+// Sets CUDA_DEVICE_MAX_CONNECTIONS=1 where needed: on GPUs before Blackwell, Megatron-LM and nanotron rely on the order
+// of launches to overlap tensor-parallel communication.
 std::string one_connection(const ParallelStrategy& strategy) {
   return strategy.tensor_parallel > 1 ? "CUDA_DEVICE_MAX_CONNECTIONS=1 " : "";
 }
@@ -218,8 +218,9 @@ std::string torchtitan_scaling(const RopeScaling& scaling) {
                 ", original_max_position_embeddings=", scaling.original_max_position_embeddings);
 }
 
-// Defines a model of another size for torchtitan 0.2. torchtitan rounds the feed-forward width up to a multiple of
-// multiple_of, so this value alone is used to set the width. torchtitan scales positions by default.
+// Writes the definition of a model that torchtitan 0.2 does not ship. torchtitan rounds the feed-forward width up to a
+// multiple of multiple_of, so setting multiple_of to the width suffices. The scaling of rotary embeddings is always
+// written, because torchtitan scales by default.
 std::string torchtitan_arguments(const ModelDescription& model) {
   return concat("TransformerModelArgs(dim=", model.hidden_size, ", n_layers=", model.num_layers,
                 ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads, ", vocab_size=", model.vocab_size,

@@ -52,8 +52,7 @@ PlannedConfiguration planned(const TableCell& cell, const PlanQuestion& question
                               .parts = question.knowledge.under_factors(cell.parts),
                               .measured_steps = cell.measured_steps,
                               .beyond_measured = cell.beyond_measured};
-  // A measurement of this configuration does not show how its time divides into parts, so all parts are scaled by the
-  // same factor.
+  // The measured step time does not show how it divides into parts, so all parts are scaled by the same factor.
   const double stretch = result.seconds / result.parts.total();
   visit_parts(result.parts, [&](const char* /*name*/, double& seconds) { seconds *= stretch; });
   result.tokens_per_second_per_gpu =

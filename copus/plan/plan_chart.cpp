@@ -100,8 +100,8 @@ std::vector<Line> lines_of(const Plan& plan) {
   return lines;
 }
 
-// Returns the logarithm of the batch at which two layouts' lines cross between two batches. If one of the layouts has
-// no line there, the result is halfway between the two batches.
+// Returns the logarithm of the batch at which the lines of two layouts cross. If one of the layouts has no line there,
+// the result is halfway between the neighbouring batches.
 double place_of(const Crossover& change, const std::vector<Line>& lines) {
   const double low = std::log2(change.last_batch);
   const double high = std::log2(change.first_batch);
@@ -278,8 +278,8 @@ class Chart {
 
 // Returns the input of plan_page.js: {"batches", "layouts": [{"name", "batches", "speeds"}], "fastest": {"batches",
 // "speeds", "low", "high"}, "changes": batches}. Speeds are in tokens per second and GPU. low and high are one standard
-// deviation away, and are given only for the fastest layout: errors are mostly common to all layouts, so bars for each
-// layout would wrongly suggest that their order is uncertain.
+// deviation from the speed. They are given only for the fastest layout, because errors are mostly common to all
+// layouts: error bars for each layout would wrongly suggest that their order is uncertain.
 nlohmann::json data_of(const Plan& plan) {
   using nlohmann::json;
   const std::vector<Line> lines = lines_of(plan);

@@ -43,14 +43,14 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);
   });
-  // Options without effect, such as ZeRO with d = 1, are enumerated in one form only, which may not be the one that the
-  // user named.
+  // An option without effect, such as ZeRO with d = 1, is enumerated with one value only. The user may have named
+  // another value.
   if (found.empty() && !why_impossible(question, plain)) found.push_back(plain);
   return found;
 }
 
-// Lists the parts of a step that take longer than in `best`, the largest difference first, without insignificant ones:
-// "bubble +120 ms, data communication +35 ms".
+// Lists the parts of a step that take significantly longer than in `best`, the largest difference first: "bubble +120
+// ms, data communication +35 ms".
 std::string why_slower(const PlannedConfiguration& here, const PlannedConfiguration& best) {
   const StepTimeParts& a = here.parts;
   const StepTimeParts& b = best.parts;
@@ -87,8 +87,8 @@ std::string why_left_out(const PlanQuestion& question, const Configuration& conf
   return "its options do not allow it, or something simpler does the same";
 }
 
-// If the plan has the configuration's layout, returns "rank 3 of 12 layouts" and, if the plan has that layout in a
-// faster configuration, how it differs.
+// Returns the place of the configuration's layout in the plan, "rank 3 of 12 layouts". If the plan has this layout in a
+// faster configuration, also says how that configuration differs.
 std::string place_of(const BatchPlan& batch, const PlannedConfiguration& configuration) {
   const auto row = std::find_if(batch.layouts.begin(), batch.layouts.end(), [&](const PlannedConfiguration& other) {
     return other.layout() == configuration.layout();

@@ -28,8 +28,8 @@ inline constexpr auto named_values<Explanation::Verdict> =
                                                      {Explanation::Verdict::too_large, "too large"},
                                                      {Explanation::Verdict::impossible, "impossible"}});
 
-// Explains the configuration that `asked` names, at one of the plan's batches. d, t and p default to 1. Other parts
-// that `asked` does not name take the fastest of the values that the plan considers. If no such configuration fits,
+// Explains the configuration that `asked` names, at one of the plan's batches. d, t and p default to 1. Options that
+// `asked` does not name take the fastest of the values that the plan considers. If none of these fits into memory,
 // other values are tried too.
 Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const ConfigurationChange& asked);
 

@@ -7,12 +7,12 @@
 
 namespace copus {
 
-// Explains why the GPUs and batches cannot be divided into any configuration. Names the nearest numbers of GPUs and the
-// nearest batches that can be divided, and the options that exclude solutions.
+// Explains why no configuration is possible with these GPUs and batches. Names the nearest numbers of GPUs and the
+// nearest batches that are possible, and the options that exclude configurations.
 std::string why_nothing_is_possible(const PlanQuestion& question);
 
-// Explains that every possible configuration needs more memory than there is. `table` has no cells. It holds the
-// smallest configuration that was too large.
+// Explains that every possible configuration needs more memory than there is. `table` has no cells, but holds the
+// configuration that needs the least memory.
 std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTable& table);
 
 }  // namespace copus

@@ -223,8 +223,8 @@ std::string_view demands(PlannedSystem system) {
   return "";
 }
 
-// Checks among others the head size: in some programs attention is as wide as the stream, so the head size cannot be
-// set.
+// Checks, among other things, the head size: some programs cannot set it, because their attention is as wide as the
+// hidden size.
 std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescription& model, int64_t sequence_length) {
   const auto lacks = [&](const std::string& what) { return concat(full_name(system), " has no ", what); };
   const bool has_wide_attention = model.num_heads * model.head_dim != model.hidden_size;

@@ -9,7 +9,7 @@ namespace copus {
 namespace {
 
 // docs/performance-model.md gives the source of each number. `copus bench model` defines the sets of runs. For every
-// program and GPU generation, sets with odd numbers were used for fitting and those with even numbers for judging.
+// program and GPU generation, sets with odd numbers were used for fitting, and sets with even numbers for judging.
 constexpr std::array slowdowns = {
     std::pair{PlannedSystem::copus, PublishedSlowdown{.generation = "H200",
                                                       .fitted_on = "Copus' own steps on one H200",
