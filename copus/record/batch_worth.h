@@ -18,14 +18,14 @@ class BatchWorth {
  public:
   explicit BatchWorth(const JobConfig& config);
 
-  // Returns the critical batch, in samples, at this noise scale (in samples) after this number of samples. It depends
-  // on the number of measured critical batches: three or more give a law that is fitted to them (expected_law); one or
-  // two give a factor on the noise scale; without any, the factor is noise_scale.calibration.
+  // Returns the critical batch, in samples, at this noise scale (in samples) after this number of samples. With three
+  // or more measured critical batches, it follows a law that is fitted to them (expected_law). With one or two, it is
+  // the noise scale times a factor that follows from them; with none, this factor is noise_scale.calibration.
   // noise_scale.critical_updates bounds the result in all cases.
   double critical_batch(double noise_scale, double consumed_samples) const;
 
-  // Returns the Goodput at the run's adapt.alpha, in samples/s. One sample/s means the progress of one sample per
-  // second that is trained in the run's reference batch.
+  // Returns the Goodput at the run's adapt.alpha, in samples/s. The unit is the progress per second of one sample in
+  // the run's reference batch.
   double goodput(int64_t batch, double step_seconds, double critical_batch, double rate_factor) const;
   // The same for a throughput of one sample/s.
   double goodput_of_a_sample(int64_t batch, double critical_batch, double rate_factor) const;

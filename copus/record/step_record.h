@@ -35,8 +35,8 @@ struct StepRecord {
   int64_t step = 0;              // optimizer steps finished, including this one
   int64_t consumed_samples = 0;  // sequences consumed so far, including this step's
   int64_t consumed_tokens = 0;   // tokens consumed so far, including this step's
-  // Tokens of this step that have a loss; `loss` is the mean over them. With 0 such tokens there is no loss and no
-  // update. Empty if another program trains and does not report the number.
+  // Number of tokens of this step that have a loss; `loss` is the mean over these tokens. With 0 there is no loss and
+  // no update. Empty if another program trains and does not report the number.
   std::optional<int64_t> loss_tokens;
   double loss = 0;  // mean training loss of this step, nats per token; not finite if skipped or without tokens
   double lr = 0;    // NaN if another program trains and does not report it
