@@ -1,7 +1,6 @@
-// Writes and reads the members of a record as the fields of a JSON object. Each record lists its fields once, in a
-// function fields(record, visitor) that calls visitor(name, member) for each field; writing and reading both use this
-// list. Only .cpp files of this directory and of copus/adviser may include this header, so that nlohmann/json stays out
-// of all other headers.
+// Writes and reads the members of a record as the fields of a JSON object. For each record, a function fields(record,
+// visitor) calls visitor(name, member) for each field. Writing and reading both use this function. Only .cpp files of
+// this directory and of copus/adviser may include this header, so that nlohmann/json stays out of all other headers.
 #pragma once
 
 #include <cmath>
@@ -79,7 +78,7 @@ class JsonFieldWriter {
   const nlohmann::ordered_json& object() const { return object_; }
 
  private:
-  // Appends a field without checking for duplicates, because a list names each field once. object_[name] would search
+  // Appends a field without checking for duplicates, because fields() names each field once. object_[name] would search
   // all fields, for every line of a log.
   template <class Value>
   void append(const char* name, const Value& value) {

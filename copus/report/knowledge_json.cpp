@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 // Upper limit of the relative spread of a configuration's step times. Step times that vary even more carry no
-// information. The limit also keeps the squared spreads, which later computations use, finite.
+// information. The limit also keeps squared spreads finite in later computations.
 constexpr double most_relative_spread = 1e3;
 
 template <class AMeasurement, class Visitor>

@@ -31,7 +31,7 @@ struct RunOutcome {
 RunOutcome read_outcome(const std::filesystem::path& run_directory, const std::string& arm, int64_t seed);
 
 // The result of one arm by one measure: the time to a target, or the final loss. If a run lacks the measure, `refusal`
-// names the run and no mean is given: a mean over the other runs would cover only the lucky ones.
+// names the run and no mean is given, because the mean of the other runs would be too good.
 struct ArmMeasure {
   std::optional<double> target;                        // empty: the loss at the end
   std::string refusal;                                 // why there is no mean; empty if there is one
@@ -62,10 +62,10 @@ struct Comparison {
   std::vector<ArmResult> results;  // in the order of Experiment::contenders
 };
 
-// Chooses the arm of a group that is fastest on the screening seeds, whose outcomes must all be given. The fastest arm
-// has the smallest mean of log seconds to the lowest target that some arm reached with every seed; of equal arms, the
-// first. A target that some run reached before its first evaluation is skipped, because it is unknown when. If no
-// target remains, chooses the arm with the smallest mean of final losses.
+// Chooses the arm of a group that is fastest on the screening seeds, whose outcomes must all be given. Arms are
+// compared by the mean of log seconds to the lowest target that some arm reached with every seed; of equal arms, the
+// first is chosen. A target that some run reached before its first evaluation is skipped, because the time is unknown.
+// If no target remains, chooses the arm with the smallest mean of final losses.
 GroupChoice choose_arm(const Experiment& experiment, const std::string& group, const std::vector<RunOutcome>& outcomes);
 
 // Compares the contenders. `outcomes` holds all screening runs, and all runs of the arms to compare.

@@ -87,8 +87,8 @@ std::vector<int64_t> steps_of_changes(const std::vector<DecisionEvent>& events) 
   return steps;
 }
 
-// Returns when a run is evaluated, in words. config.toml may be missing or damaged, and a job that another program
-// trains has no evaluation.
+// Returns the run's settings for evaluations, which show at which steps to look for one. Returns the defaults if
+// config.toml is missing or damaged, or if another program trains the job.
 EvaluateConfig evaluation_of(const fs::path& directory) {
   const fs::path config = directory / "config.toml";
   try {

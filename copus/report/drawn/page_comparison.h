@@ -1,5 +1,5 @@
-// Makes the part of an experiment's page that comes from results.json: tables, and intervals to draw. Only .cpp files
-// of this directory may include this header, because it uses the JSON library.
+// Makes the part of an experiment's page that shows results.json: tables and charts of intervals. Only .cpp files of
+// this directory may include this header, because it uses the JSON library.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct ReportedComparison {
   std::vector<Contender> contenders;
   std::vector<int64_t> seeds;
   std::string tables;  // HTML
-  // A list with an entry {"title", "axis", "reference", "rows"} for each measure with an interval. `reference` is the
-  // value of the reference arm (1 for ratios, 0 for differences). A row is {"name", "value", "low", "high", "seeds"}:
-  // `value` is the mean, `low` and `high` are the mean's 95 % interval (null if unknown), and `seeds` are the values of
-  // the seeds.
+  // A list with an entry {"title", "axis", "reference", "rows"} for each measure that has an interval. `reference` is
+  // the value of the reference arm (1 for ratios, 0 for differences). A row is {"name", "value", "low", "high",
+  // "seeds"}: `value` is the mean, `low` and `high` are the mean's 95 % interval (null if unknown), and `seeds` are the
+  // values of the seeds.
   nlohmann::json intervals;
 };
 

@@ -78,8 +78,8 @@ bool same_configuration(const StepRecord& a, const StepRecord& b) {
   return a.global_batch == b.global_batch && a.micro_batch == b.micro_batch && a.strategy == b.strategy;
 }
 
-// How a curve is smoothed. The cost of a step jumps when the configuration changes, so an average over both sides of a
-// switch would show a ramp that did not exist.
+// How a curve is smoothed. The duration of a step jumps at a switch, so an average over both sides of the switch would
+// show a ramp that did not exist.
 enum class Smoothing { none, over_all, between_switches };
 
 void smooth(std::vector<Point>& points, Smoothing smoothing) {

@@ -1,5 +1,5 @@
 // Makes the part of the decision log that a run's page shows: the switches with their reasons, and all other events.
-// Only .cpp files of this directory include this header, because it names JSON.
+// Only .cpp files of this directory may include this header, because it uses the JSON library.
 #pragma once
 
 #include <nlohmann/json.hpp>

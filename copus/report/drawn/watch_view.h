@@ -1,5 +1,5 @@
-// Makes the view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. A frame takes the
-// same time however long the run is.
+// Makes the view of a run in `copus watch`: reads the end of the run's logs and makes lines of text. The time for a
+// frame does not grow with the run.
 #pragma once
 
 #include <filesystem>

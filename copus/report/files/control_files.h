@@ -1,6 +1,6 @@
 // Passes a user's commands (`copus ctl`) to a running job, which may run on another machine, through files in
 // RUN/control. The asking process writes <name>.json, whole or not at all. The run takes this request by renaming it to
-// <name>.taken, and answers in <name>.reply, which the asking process deletes. Other files in the folder are left alone
+// <name>.taken. It answers in <name>.reply, which the asking process deletes. Other files in the folder are left alone
 // and do not stop the run.
 #pragma once
 
@@ -55,8 +55,8 @@ class ControlFiles {
 };
 
 // The side of `copus ctl`: writes the request, waits for the reply, and returns it. Calls `is_alive` regularly to check
-// that the run still exists. Throws UserError if the run has ended, or after `patience`. In the latter case the request
-// is withdrawn unless the run has already taken it; the message says whether the run has taken it.
+// that the run still exists. Throws UserError if the run has ended, or if there is no reply within `patience`. An
+// unanswered request is withdrawn unless the run has already taken it, and the message says which is the case.
 ControlReply ask_run(const std::filesystem::path& run_dir, const ControlRequest& request,
                      std::chrono::duration<double> patience, const std::function<bool()>& is_alive);
 

@@ -21,8 +21,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr const char* format_name = "copus-profile";
 constexpr int64_t format_version = 1;
 
-// Returns the fingerprint of a cluster, with all bits of the curves' points. This does not compile if a member is added
-// without being listed here, because the member may affect step times.
+// Returns the fingerprint of a cluster. It depends on all bits of the curves' points. Every member may affect step
+// times, so this function does not compile until a new member is listed here.
 std::string fingerprint(const ClusterDescription& cluster) {
   const auto curve = [](const Curve& points) {
     OrderedJson list = OrderedJson::array();

@@ -42,8 +42,8 @@ void write_profile(const std::filesystem::path& path, const PerformanceProfile& 
 // Reads a profile. Throws UserError if the file cannot be read, is damaged, or has another version.
 PerformanceProfile read_profile(const std::filesystem::path& path);
 
-// Describes, for the user, how the two subjects differ: "hidden_size is 512 there and 768 here". Empty if they are
-// equal.
+// Describes, for the user, how the subjects of two profiles differ: "hidden_size is 512 there and 768 here". Empty if
+// they are equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
 // Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does,
@@ -57,12 +57,11 @@ struct StepTimeKnowledge {
 };
 
 // Returns the known step times for a run whose precision is not automatic; nothing if the cluster's speed is unknown.
-// They come from `own_profile`, which a resumed run has, or otherwise from cluster.profile. If there is no file at
-// `own_profile`, the run has no profile yet. If that profile has another subject, it is ignored, because a run may be
-// resumed on another cluster.
+// They come from the file `own_profile`, which a resumed run has, or otherwise from cluster.profile. An own profile
+// with another subject is ignored, because a run may be resumed on another cluster.
 //
 // Throws UserError if either profile is damaged. Also throws UserError if cluster.profile has another subject, or if it
-// is set although the cluster's description allows no prediction that it could correct.
+// is set although step times cannot be predicted from the cluster's description.
 std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

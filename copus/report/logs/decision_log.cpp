@@ -18,8 +18,8 @@ DecisionEvent event_from_line(const std::string& line) {
   }
 }
 
-// Recognizes a decision not to switch by the text of its line. A line that does not have the form in which Copus writes
-// such decisions counts as another event.
+// Recognizes a decision not to switch by the text of its line, in exactly the form in which Copus writes it. All other
+// lines count as other events.
 bool is_held(std::string_view line) {
   return line.starts_with(R"({"event":"decision",)") && line.find(R"(,"moves":false,)") != std::string_view::npos;
 }
@@ -133,8 +133,8 @@ std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& p
     std::string text;
     bool is_held = false;
   };
-  // Of the decisions not to switch, every stride-th one is kept. When there are twice as many as wanted, every other
-  // kept one is dropped and the stride doubled.
+  // Of the decisions not to switch, every stride-th decision is kept. Once twice as many as wanted are kept, every
+  // other one is dropped and the stride is doubled.
   std::vector<Line> lines;
   size_t seen = 0, kept = 0, stride = 1;
   for_each_line(path, [&](const std::string& text) {

@@ -1,6 +1,6 @@
 // decisions.jsonl: the decisions of a run's controller and their outcomes, one JSON object per event. Each line is
-// written at once. Together with run.jsonl, this log holds all inputs of the controller. With these inputs, a resumed
-// run brings a new controller up to date, and `copus replay` runs another controller.
+// written at once. Together with run.jsonl, this log holds all inputs of the controller, so that a resumed run can
+// bring a new controller up to date, and `copus replay` can compare other controllers with it.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct ControllerBegin {
   std::string file;  // the text of adapt.file
   // The run's current learning rate factor. Empty: the factor with which a run starts in this configuration.
   std::optional<double> rate_factor = {};
-  // The controller's initial state (Controller::restore_state) if it inherits the previous controller's knowledge, and
-  // only the settings change from here on. Empty if it inherits nothing.
+  // The controller's initial state (Controller::restore_state), if the controller continues from the state of the
+  // previous one with changed settings. Otherwise empty.
   std::vector<std::string> state = {};
 };
 
@@ -107,13 +107,12 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
                                              int64_t last_step = std::numeric_limits<int64_t>::max());
 
 // Returns the events that bring a controller up to date at the boundary `last_step` (bring_up_to_date). If a recent
-// state is logged, these are the controller's ControllerBegin, this state and the events after it, and the rest of the
-// log is not read. Otherwise they are all events.
+// state is logged, these are the controller's ControllerBegin, this state and the events after it; the log before is
+// not read. Otherwise these are all events.
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step);
 
-// Returns the events to show to people, without states. A log of more than 16 MiB is thinned, so that reading takes
-// hardly longer for longer logs: of the decisions not to switch, at most 2 * `most_held` are parsed, evenly spread over
-// the run. All other events are returned.
+// Returns the events to show to people, without states. A log of more than 16 MiB would take long to parse, so of its
+// decisions not to switch, at most 2 * `most_held` are returned, evenly spread over the run.
 std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held = 2000);
 
 // Writes the web page of a run with these events into its directory.

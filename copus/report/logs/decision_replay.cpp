@@ -60,8 +60,8 @@ void check_possible(const AnyConfig& config, const DecisionEvent& event) {
   if (const auto* change = std::get_if<RanksChanged>(&event)) check_possible(config, change->to, event);
 }
 
-// Returns the observation that a record of the run's log describes, for a step with this global batch. Throws UserError
-// if the record is not of such a step.
+// Returns the observation that a record of the run's log describes. Throws UserError if the record's step has another
+// global batch.
 Observation observation_in(int64_t global_batch, const StepRecord& record, const AnyConfig& config) {
   const auto refuse = [&](const char* field, double value, const std::string& expected) {
     throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",
@@ -140,8 +140,8 @@ class Follower {
     }
   }
 
-  // Each of these functions compares a logged event with the controller's and applies it. It returns the difference, or
-  // nothing.
+  // Each of these functions compares a logged event with the controller's own and applies it. Returns the difference,
+  // or nothing.
   std::optional<std::string> apply(const Decision& logged) {
     if (!decision_) return "the log has a decision, and the replay makes none";
     Decision replayed = *std::exchange(decision_, std::nullopt);
@@ -201,8 +201,8 @@ class Follower {
     return "the log's state of what decides is not the replay's";
   }
 
-  // The log may lack the decision of this boundary, because the process that writes the log may be the one that was
-  // lost. The run continued with a controller of another process, which had made the same decision.
+  // The log may lack the decision of this boundary, because the process that wrote the log may have been lost. The
+  // controller of another process, with which the run continued, had made the same decision.
   std::optional<std::string> apply(const RanksChanged& change) {
     const std::optional<SwitchIntent>& intent = controller_.under_way();
     const bool is_unseen_switch =

@@ -36,7 +36,7 @@ class UnusableState : public UserError {
 //
 // `difference` is set if the controller's decisions differ from the log's, because the run's configuration has changed,
 // or if the decisions cannot be known, because lines of run.jsonl are missing. Then only the controller's knowledge()
-// may be used. If the controller does not learn from steps, only the steps with events at their boundaries are needed.
+// may be used. A controller that does not learn from steps needs only the steps with events at their boundaries.
 //
 // Throws UserError if the files do not belong together. Also throws UnusableState.
 struct ReplayedController {
@@ -59,8 +59,8 @@ Replay replay(const AnyConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 
 // Returns the decisions that the policy of `config` makes at each point of the run where the run's policy decided. This
-// is open-loop: after a different decision, the real run would have continued differently. `file` holds scripts and
-// traces. Throws as replay() does.
+// is open-loop: all inputs come from the run's log, although the run would have continued differently after a different
+// decision. `file` is the content of adapt.file. Throws as replay() does.
 std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::string& file,
                                        const std::vector<StepRecord>& records,
                                        const std::vector<DecisionEvent>& events);

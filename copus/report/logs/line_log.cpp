@@ -165,8 +165,8 @@ void LineLog::sync() {
 
 namespace {
 
-// Calls visit(line) for every whole line after `begin` until visit returns false. Skips the first line if
-// `in_cut_line`, because `begin` is then inside that line. `where` follows the number of a line in a message.
+// Calls visit(line) for every whole line after `begin` until visit returns false. `in_cut_line`: `begin` is inside a
+// line, which is skipped. `where` is a text that follows the number of a line in a message.
 void read_lines(InputFile& file, uint64_t begin, bool in_cut_line, const std::filesystem::path& path,
                 const std::string& where, const std::function<bool(const std::string& line)>& visit) {
   if (begin > 0) file.skip_to(begin);

@@ -103,8 +103,8 @@ class LineLog {
 
 // Calls visit(line), without the line end, for every whole line until visit returns false. Ignores a last line without
 // line end: its writer is still writing or was killed. If the file is longer than `last_bytes`, reads only the lines
-// that begin in its last `last_bytes` bytes, except the first of these lines. Throws UserError if there is no such
-// file, or if `visit` throws one; in the latter case the message names the file and the damaged line.
+// that begin in its last `last_bytes` bytes, except the first of these lines. Throws UserError if the file does not
+// exist. A UserError that `visit` throws is rethrown with the names of the file and the line.
 void for_each_line(const std::filesystem::path& path, const std::function<bool(const std::string& line)>& visit,
                    uint64_t last_bytes = std::numeric_limits<uint64_t>::max());
 

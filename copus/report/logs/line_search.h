@@ -37,8 +37,8 @@ class LineSearch {
   std::optional<Line> line_from(uint64_t offset);
 
   // Returns the beginning of the first line whose number is at least `least`, or the end of the file if there is none.
-  // Lines without a number belong to the previous line. The search reads a number of lines that is logarithmic in the
-  // size of the file.
+  // Lines without a number count as part of the previous line. The number of lines that the search reads is logarithmic
+  // in the size of the file.
   uint64_t first_at_least(int64_t least, const NumberOfLine& number_of);
 
  private:

@@ -40,8 +40,8 @@ class RunLog {
 
   // The logged record of the step after which the run was resumed; empty in a new run and if its line is missing.
   const std::optional<StepRecord>& resumed_step() const { return resumed_step_; }
-  // Appends the line of resumed_step() again, now with the held-out loss, before any other step. If the log holds both
-  // lines, readers use the later one. Throws UserError as append() does.
+  // Appends the line of resumed_step() again, now with the held-out loss. Call this before any append(). If the log
+  // holds both lines, readers use the later line. Throws UserError as append() does.
   void add_to_resumed_step(const HeldOutLoss& loss);
 
   // As in LineLog.
@@ -51,8 +51,8 @@ class RunLog {
   void sync() { lines_.sync(); }
   int64_t bytes() const { return lines_.bytes(); }
 
-  // Returns the steps without a line, as far as the log was read, up to the step after which the run was resumed. Empty
-  // in a new run.
+  // Returns the steps before the resumed step that have no line in the part of the log that was read. Empty in a new
+  // run.
   const std::vector<StepSpan>& missing() const { return missing_; }
 
  private:
@@ -64,8 +64,8 @@ class RunLog {
 };
 
 // Reads the lines of a run.jsonl after step `after_step`, up to and including `last_step`. Ignores a last line without
-// line end, whose writer is busy or was killed. Steps may be missing. Throws UserError if there is no such file, or if
-// a line is damaged, repeated or out of place (the message names the line).
+// line end, because its writer is still writing or was killed. Steps may be missing. Throws UserError if there is no
+// such file, or if a line is damaged, repeated or out of place (the message names the line).
 std::vector<StepRecord> read_run_log(const std::filesystem::path& path,
                                      int64_t last_step = std::numeric_limits<int64_t>::max(), int64_t after_step = 0);
 
@@ -89,7 +89,7 @@ ChosenRecords choose_records(const std::filesystem::path& path, const std::vecto
                              const EvaluateConfig& evaluate);
 
 // Returns the latest step in the lines at the end of a run.jsonl; 0 if there is no file or no line. Ignores damaged
-// lines, because a resumed run cuts them.
+// lines, because a resumed run removes them.
 int64_t latest_logged_step(const std::filesystem::path& path);
 
 // The steps from `after` + 1 to `until` without a record. The records are in order.

@@ -11,8 +11,8 @@
 
 namespace copus {
 
-// An exponential moving average with bias correction: after the first value it equals that value. Values that are not
-// finite, such as those of skipped steps, are ignored.
+// An exponential moving average, corrected for its start: after the first value it equals that value. Values that are
+// not finite, as in skipped steps, are ignored.
 class SmoothedValue {
  public:
   // `window`: the approximate number of values that the average covers; >= 1.

@@ -31,7 +31,7 @@ class LiveLine {
   std::vector<size_t> widths_;  // by part of the line
 };
 
-// Parts of these lines, for other views of a run:
+// These functions write parts of the line for other views of a run:
 // - a progress bar with this many columns, at least 3;
 // - the noise scale, "118 (97-142)" with its interval, or ">97" if only the lower end is known; empty if unknown;
 // - a duration, "1 min 20 s";

@@ -33,8 +33,8 @@ std::map<int64_t, Span> find_steps(const std::vector<RankTimeline>& ranks) {
   return steps;
 }
 
-// Returns events for the gaps between a rank's computations, each within one step. Where two ranks are in different
-// steps at the same time, a gap counts to the earlier step.
+// Returns events for the gaps between a rank's computations, each within one step. If ranks are in different steps at
+// the same time, the gap belongs to the earlier step.
 std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<int64_t, Span>& steps) {
   std::vector<TimelineEvent> computing;
   for (const TimelineEvent& event : rank.events) {
@@ -64,8 +64,8 @@ std::vector<TimelineEvent> idle_events(const RankTimeline& rank, const std::map<
 int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(int64_t whole_nanoseconds) { return static_cast<double>(whole_nanoseconds) / 1e3; }
 
-// Process and thread numbers in the file. Perfetto treats process and thread 0 as the idle task, and a thread with its
-// process' number as the main thread. It works best if thread numbers are unique over all processes.
+// Process and thread numbers in the file. Both avoid 0, which Perfetto treats as the idle task. A thread with its
+// process' number is the main thread. Perfetto works best if thread numbers are unique over all processes.
 int64_t process_number(int64_t rank) { return rank + 1; }
 int64_t thread_number(int64_t rank, int64_t lane) { return process_number(rank) * 1000 + lane; }
 

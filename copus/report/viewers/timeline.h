@@ -25,8 +25,8 @@ struct TimelineEvent {
   bool operator==(const TimelineEvent&) const = default;
 };
 
-// The timeline of one rank. On each track, events are in the order of their beginnings. Events on the compute track do
-// not overlap.
+// The timeline of one rank. On each track, events are sorted by their start. Events on the compute track do not
+// overlap.
 struct RankTimeline {
   std::string name;  // "rank 3 (dp 0, tp 1, pp 1)"
   std::vector<TimelineEvent> events;
@@ -38,9 +38,9 @@ struct RankTimeline {
 std::string to_bytes(const RankTimeline& timeline);
 RankTimeline timeline_from_bytes(std::string_view bytes);
 
-// Writes the timelines, by rank, and returns when they are on the disk. Within a step (from its first begin to its last
-// end over all ranks), adds an event "idle" wherever a rank computes nothing. Communication that overlaps other
-// communication of the same rank gets a separate track. Throws UserError if the file cannot be written.
+// Writes the timelines, by rank, and returns when they are on the disk. Adds an event "idle" wherever a rank computes
+// nothing within a step, which lasts from its first start to its last end over all ranks. Communication that overlaps
+// other communication of the same rank gets a separate track. Throws UserError if the file cannot be written.
 void write_timeline(const std::filesystem::path& path, const std::vector<RankTimeline>& ranks);
 
 }  // namespace copus
