@@ -1,6 +1,6 @@
 // Makes the schedules. The four kinds share one pattern: forward passes to warm up, then forward and backward passes in
-// turn, then the remaining backward passes. They differ in the number of warm-up passes, and in the number of B's
-// between a micro-batch's B and its W.
+// turn, then the remaining backward passes. They differ in the number of warm-up passes, and in how many B's lie
+// between a micro-batch's B (input gradients) and its W (weight gradients).
 #include "copus/schedule/schedule.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ Pattern pattern_of(PipelineSchedule kind, const Schedule& schedule, int64_t rank
     case PipelineSchedule::one_f_one_b:
       return {.warm_up = to_the_end, .weight_delay = 0};
     case PipelineSchedule::interleaved_1f1b:
-      // The number that Megatron-LM uses: twice the distance to the last rank, plus a round of micro-batches for each
-      // chunk except the last.
+      // Megatron-LM's number of warm-up passes: twice the distance to the last rank, plus a round of micro-batches for
+      // each chunk except the last.
       return {.warm_up = 2 * to_the_end + (v - 1) * microbatches_per_round(schedule), .weight_delay = 0};
     case PipelineSchedule::zb_h1:
       // Rank r holds p - r micro-batches until B, so within the memory of rank 0, r more can wait for W.
