@@ -29,19 +29,19 @@ std::optional<SmallBatches> small_batches_of(const RunConfig& config, const Conf
   return SmallBatches{1, static_cast<double>(std::max<int64_t>(1, batch / 8))};
 }
 
-// The error of a gradient, or of the mean of several gradients: its component along G, and the squared length of the
-// rest.
+// The error of a gradient or of a mean of gradients: its component along the true gradient G, and the squared length of
+// its other components.
 struct GaussianError {
   double along, squared_across;
 };
 
 }  // namespace
 
-// Draws the norms with Sigma = S / D in each of D dimensions. The errors e_i of the gradients of n small batches are
-// normal, with variance S / (b D) in each dimension. Three parts are independent: the mean e of the errors, the scatter
-// of the e_i around e, and the error r of the remaining samples of the batch. The error of the whole batch is w e + (1
-// - w) r, with w = n b / B. The norms therefore depend only on the components of e and r along G, the lengths of their
-// other parts, and the component of r along e:
+// Draws the norms with noise of variance S / D in each of D dimensions, S = tr(Sigma). The errors e_i of the gradients
+// of n small batches of b samples are normal, with variance S / (b D) in each dimension. Three parts are independent:
+// the mean e of the errors, the scatter of the e_i around e, and the error r of the remaining samples of the batch. The
+// error of the whole batch is (1 - w) r + w e, with w = n b / B. The norms therefore depend only on the components of e
+// and r along G, the lengths of their other parts, and the component of r along e:
 //   A = |G|^2 + 2 G e + |e|^2 + scatter      C = |G|^2 + 2 G (w e + (1 - w) r) + |w e + (1 - w) r|^2
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws) {

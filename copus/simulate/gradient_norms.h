@@ -19,10 +19,10 @@ struct NormSpread {
   double spike_factor = 1;
 };
 
-// Draws the norms of a step in `configuration`, given the true noise scale and |G|^2. The small batches are those of a
-// run (plan_probe in train): each data-parallel rank's part of the batch or, on one rank, the first micro-batch. If a
-// step has a single micro-batch, only every noise_scale.split_interval-th step is measured, with an eighth of the step
-// as the small batch. Returns nothing if the step measures nothing.
+// Draws the norms of a step in `configuration`, given the true noise scale and |G|^2. As in a run (plan_probe in
+// train), the small batches are each data-parallel rank's part of the batch or, on one rank, the first micro-batch. If
+// a step has a single micro-batch, only every noise_scale.split_interval-th step is measured, with an eighth of the
+// step as the small batch. Returns nothing if the step measures nothing.
 std::optional<NormObservation> draw_norms(const RunConfig& config, const Configuration& configuration, int64_t step,
                                           const GradientNoise& truth, const NormSpread& spread, Draws& draws);
 

@@ -1,5 +1,5 @@
-// Computes the best possible results in hindsight, from the simulated values that no policy knows: the fastest single
-// configuration, and the fastest sequence of configurations including the pauses between them.
+// Computes the best possible results in hindsight, from the true values of a simulation, which no policy knows: the
+// fastest single configuration, and the fastest sequence of configurations, including the pauses between them.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct StraightRun {
   double progress = 0;
 };
 
-// Returns the run in one configuration that ends first or, if time is limited, gets furthest. Of several equal ones,
-// the first.
+// Returns the best run that stays in one configuration: it ends first or, if time is limited, gets furthest. Of several
+// equal runs, returns the first.
 StraightRun best_static(const Truth& truth, const TrueSeconds& seconds, const ScenarioEnd& end);
 
 // Returns the seconds from the beginning to `progress` in one configuration with steps of `step_seconds`.
@@ -42,10 +42,10 @@ struct ClairvoyantRun {
   int64_t relayouts = 0;
 };
 
-// Returns the fastest run over all sequences of configurations: the one that ends first or, if time is limited, gets
-// furthest. A change of strategy takes `pause_seconds`; a change of batch or micro-batch takes no time. Within an
-// interval of progress (TruthPiece), a run's seconds are linear in the point of change, so changes between intervals
-// are enough. Dynamic programming over the intervals therefore finds the optimum.
+// Returns the best run over all sequences of configurations: it ends first or, if time is limited, gets furthest. A
+// change of strategy takes `pause_seconds`; a change of batch or micro-batch takes no time. Within an interval of
+// progress (TruthPiece), a run's seconds are linear in the point at which it changes configuration, so changes between
+// intervals are enough. Dynamic programming over the intervals therefore finds the optimum.
 ClairvoyantRun clairvoyant(const Truth& truth, const TrueSeconds& seconds, double pause_seconds,
                            const ScenarioEnd& end);
 

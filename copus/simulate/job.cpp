@@ -12,14 +12,14 @@ namespace copus {
 
 namespace {
 
-// Fractions of the variance of the residual (draw_true_seconds), fitted to published runs. Each belongs to a factor
-// that configurations share: a degree, the micro-batch, or the other options. share_of_its_own is the rest, the
-// fraction of the factor that each strategy with its micro-batch has for itself.
+// The residual in draw_true_seconds is a product of factors. These constants are each factor's fraction of the
+// residual's variance, fitted to published runs. share_of_its_own is the remaining fraction, for the factor of a
+// strategy with its micro-batch.
 constexpr std::array<double, mesh_axes.size()> share_of_degree = {0.20, 0.04, 0.05};  // as in mesh_axes
 constexpr double share_of_micro_batch = 0.20, share_of_options = 0.04, share_of_its_own = 0.47;
 
-// ln(factor) of a stalled pipeline's step time: its minimum, its mean excess over the minimum (exponential), and its
-// maximum.
+// The logarithm of the factor by which a stall lengthens a pipeline's steps: its minimum, its mean excess over the
+// minimum (exponentially distributed), and its maximum.
 constexpr double least_stall = 0.3, mean_beyond = 1.5, greatest_stall = 3.5;
 
 class Residuals {

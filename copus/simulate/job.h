@@ -41,10 +41,11 @@ struct StepTimeError {
   double stalled = 0.1;    // share of pipelines that stall for reasons the prediction ignores
 };
 
-// Draws the true step time, in seconds, of every configuration in `believed`. The residual is a product of factors: one
-// for each degree d, t and p, one for each size of micro-batch, one for the strategy's other options, and one for the
-// strategy with its micro-batch. It does not depend on the global batch. The shares of these factors, and the tail of
-// stalled pipelines (p > 1), are fitted to published runs (docs/decisions/simulate.md).
+// Draws the true step time, in seconds, of every configuration in `believed`. The true time is the predicted time times
+// a residual, which does not depend on the global batch. The residual is a product of random factors: for each of d, t
+// and p, for the micro-batch, for the strategy's other options, and for the strategy with its micro-batch. The
+// variances of these factors, and the distribution of stalls in pipelines (p > 1), are fitted to published runs
+// (docs/decisions/simulate.md).
 std::map<Configuration, double> draw_true_seconds(const PerformanceTable& believed, const StepTimeError& error,
                                                   uint64_t seed);
 

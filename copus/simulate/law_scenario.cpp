@@ -88,8 +88,9 @@ void check_losses(const std::vector<double>& losses, const PublishedLoss& law, d
   }
 }
 
-// Refuses settings with which a policy would never switch: no policy moves an advised run, and a simulated run has no
-// completed share, because it ends at a loss. The run would look as if the policy had chosen not to switch.
+// Refuses settings with which a policy never switches. Otherwise the run would look as if the policy had chosen not to
+// switch. No policy moves a run that only advises, and a simulated run has no completed share, because it ends at a
+// loss.
 void check_decides(const AdaptConfig& adapt) {
   if (adapt.advise) {
     throw UserError("adapt.advise is true, so no policy would move anything in a simulated run: leave it out");
@@ -101,8 +102,8 @@ void check_decides(const AdaptConfig& adapt) {
   }
 }
 
-// Some policies begin in a layout that they choose by predictions. Throws UserError if it does not fit into the true
-// devices.
+// Some policies begin in a layout that they choose by predictions. Throws UserError if this layout does not fit into
+// the memory of the true devices.
 void check_can_begin(const RunConfig& config, const SimulatedWorld& world) {
   const Configuration first = starting_configuration(config);
   if (world.seconds.contains(first)) return;

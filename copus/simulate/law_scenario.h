@@ -1,5 +1,5 @@
-// Simulates, at full size, the job that a run on the modelled clock describes. Cluster, candidates and policy come from
-// the run's configuration, and losses from a published scaling law. Nothing is measured.
+// Simulates the job that a run on the modelled clock describes, without training. Cluster, candidates and policy come
+// from the run's configuration, and losses from a published scaling law.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct LawTarget {
   double progress = 0;        // samples that a vanishing batch (B -> 0) needs
   double critical_batch = 0;  // the true one there, in samples
   StraightRun best_static;    // the fastest to this target
-  // Seconds of the fastest sequence of configurations. If pauses come from plans, this sequence has no pauses, so it is
-  // a lower bound on the time.
+  // Seconds of the fastest sequence of configurations. If pauses come from plans, they are not counted here, so this is
+  // a lower bound.
   double clairvoyant_seconds = 0;
 };
 
@@ -45,18 +45,19 @@ struct LawScenario {
 // Throws UserError if a run uses another clock than the modelled one, or lacks settings that the modelled clock needs.
 void check_is_modelled(const RunConfig& config);
 
-// Makes the simulated world of a run. Progress is counted as in truth.h: token counts in the law are the tokens that a
-// vanishing batch needs. If larger batches gain from larger learning rates, they are instead the tokens needed at the
-// batch for which the rate was tuned, as long as that batch is far below the critical batch. Throws UserError if the
-// run is not on the modelled clock, cannot begin, or never reaches one of the losses.
+// Makes the simulated world of a run. The tokens in the law are taken as the tokens that a vanishing batch needs
+// (progress in truth.h). If larger batches gain from larger learning rates, they are instead the tokens needed at the
+// batch for which the rate was tuned, which must be far below the critical batch. Throws UserError if the run is not on
+// the modelled clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
-// Returns the configuration of a simulated run, with the job's own samples. Its only limit is a number of tokens: twice
-// the number that the first batch needs to reach the end, as set by a user who intends to stop the run by its loss. The
+// Returns the configuration of a simulated run, with the job's own samples. Its only limit is twice the number of
+// tokens that the first batch needs to reach the end: a user who stops the run by its loss would set such a limit. The
 // objective is to save time unless adapt.objective says otherwise.
 //
-// Throws UserError for a policy that depends on the completed fraction of the run, which this limit does not define;
-// for a run that only advises; and if the policy's first configuration does not fit into the true devices.
+// Throws UserError for a policy that depends on the completed fraction of the run, because this limit does not define
+// it. Also throws UserError for a run that only advises, and if the policy's first configuration does not fit into the
+// memory of the true devices.
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario);
 
 }  // namespace copus

@@ -1,5 +1,5 @@
-// Measures the losses and gains of a decision rule over many scenarios. Each result is compared with two results in
-// hindsight: the best single configuration (the best static run) and the best sequence of configurations (the
+// Measures how much time a decision rule loses and gains over many scenarios. Each result is compared with two results
+// in hindsight: the best single configuration (the best static run) and the best sequence of configurations (the
 // clairvoyant run; hindsight.h).
 #pragma once
 
@@ -13,8 +13,7 @@
 namespace copus {
 
 // The result of one rule in one scenario. Times are relative: the run's seconds divided by the seconds that the best
-// static run needs for the same progress. This also holds if the scenario ends after a given time instead of at a given
-// progress.
+// static run needs for the same progress, even if the scenario ends after a given time.
 struct RegretOutcome {
   int64_t scenario = 0;
   std::string job, worth, growth;  // names of the scenario's job and families

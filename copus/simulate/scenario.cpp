@@ -17,14 +17,14 @@ namespace {
 // The number of the first scenario by the prior.
 constexpr int64_t first_by_prior = 1'000'000;
 
-// Number of intervals (TruthPiece) up to the end of a run (share 1). They are short at the beginning, where most
-// changes.
+// Number of intervals (TruthPiece) up to the end of a run (share 1). They are short at the beginning, where values
+// change fastest.
 constexpr int64_t pieces_of_a_run = 256;
-// Below this share of the run, a critical batch that is a power of progress is held constant; otherwise it would begin
-// at 0.
+// Below this fraction of the run, a critical batch that follows a power of progress is held constant, so that it does
+// not begin at 0.
 constexpr double earliest_share = 1e-4;
-// True values are defined up to this share of the run: a run that ends after a given time may get further than the best
-// static run.
+// True values are defined up to this multiple of the run's length, because a run that ends after a given time may get
+// further than the best static run.
 constexpr double furthest_share = 2.5;
 
 // The drawn numbers that determine the true values, before their scale in samples is known.
@@ -77,9 +77,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
   return draw;
 }
 
-// Returns the true values at a fraction of the run. Of the two measured curves, the second was measured at three times
-// the progress of the first. Therefore the second applies at the end of the run, and the first up to a third of the
-// run.
+// Returns the true values at a fraction of the run. The second of the two measured curves was measured at three times
+// the progress of the first. So here the first curve applies up to a third of the run, and the second at its end.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;
@@ -129,8 +128,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
   config.train.max_steps = config.train.max_tokens = 0;
   config.train.max_seconds = 0;
   config.adapt.objective = Objective::time;
-  // The controller adds the options of its first configuration to the listed options. They must be among the job's own
-  // options, because true step times exist only for those.
+  // The controller adds the options of its first configuration to the listed options. The first configuration's options
+  // must be among the job's, because true step times exist only for the job's options.
   const SearchSpace space = search_space_of(config);
   const AdaptConfig& listed = config.adapt;
   COPUS_CHECK(space.recomputes.size() == listed.recomputes.size() &&
@@ -143,8 +142,8 @@ RunConfig beginning(const SimulatedJob& job, const Configuration& first) {
 }
 
 // Sets the limit in the run's configuration. A run that ends at a given progress does not know when it will get there.
-// Its limit is therefore twice the number of samples that it needs with its first batch, as set by a user who intends
-// to stop the run by its loss.
+// Its limit is twice the number of samples that it needs with its first batch: a user who stops the run by its loss
+// would set such a limit.
 void set_limit(RunConfig& config, const Truth& truth, const ScenarioEnd& end) {
   if (end.kind == ScenarioEnd::Kind::seconds) {
     config.train.max_seconds = end.value;

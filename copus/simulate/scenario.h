@@ -47,16 +47,16 @@ inline constexpr auto named_values<WorthFamily> =
                                             {WorthFamily::progress, "progress"}});
 
 // Returns the group of a scenario's number. Below a million, even numbers are in the chosen group and odd numbers in
-// the held-back group. From a million on, scenarios are drawn by the prior.
+// the held-back group. From a million on, scenarios are drawn from the prior.
 ScenarioGroup group_of(int64_t number);
 // Returns the number of the scenario with this index (from 0) in a group.
 int64_t number_in(ScenarioGroup group, int64_t index);
 // Returns the families from which a group draws; a family listed k times is k times as likely.
 //
-// The chosen group lacks the root form, OLMo's growth and the jump at a decay. A rule that is fitted to the chosen
-// group's families, instead of adapting to each run, therefore does worse in the other groups. The root form and OLMo's
-// growth resemble families of the chosen group (the measured curves, Kaplan's growth), as the true values of a user's
-// run probably will. Neither the chosen nor the held-back group has the law by progress.
+// The chosen group lacks the root form, OLMo's growth and the jump at a decay, which other groups have. A rule that is
+// fitted to the chosen group's families, instead of adapting to each run, therefore does worse in the other groups. The
+// root form and OLMo's growth resemble families of the chosen group (the measured curves, Kaplan's growth), as the
+// truth of a user's run probably does. Neither the chosen nor the held-back group has the law by progress.
 std::vector<WorthFamily> worth_families(ScenarioGroup group);
 std::vector<GrowthFamily> growth_families(ScenarioGroup group);
 

@@ -141,8 +141,8 @@ class SimulatedTraining {
                              (observed_seconds_ - run_.pause_seconds) / tokens);
   }
 
-  // Measures the critical batch as the branches of `copus calibrate` would, and adds their time to the run. Returns
-  // whether the run ended during that time.
+  // Simulates a calibration: draws the critical batch that branches would measure, and adds their time to the run.
+  // Returns whether the run ended during that time.
   bool calibrate(const CalibrationRequest& request) {
     const auto batch = static_cast<double>(request.batch);
     const auto larger = static_cast<double>(branch_batch_of(request.batch));

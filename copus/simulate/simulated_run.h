@@ -19,8 +19,8 @@ struct Arrival {
   double samples = 0;  // samples read so far
 };
 
-// The result of a run. Seconds are the world's true values, without the noise of single steps: no rule can affect that
-// noise.
+// The result of a run. Seconds are the world's true values, without the noise of single steps, which no rule can
+// affect.
 struct SimulatedRun {
   double seconds = 0;   // of the whole run; of the last step only the fraction up to the end counts
   double progress = 0;  // at the end

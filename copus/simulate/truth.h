@@ -1,6 +1,6 @@
 // Holds the true values of one simulated training along its progress: the noise scale and the statistical efficiency of
-// batches. They are constant within intervals of progress. Therefore the seconds of a run, and of the best run in
-// hindsight, are computed exactly and from the same values.
+// batches. They are constant within intervals of progress, so that the seconds of a run, and of the best run in
+// hindsight, can be computed exactly.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct TruthPiece {
   double squared_gradient = 1;  // |G|^2
 };
 
-// The true gain from the larger learning rate of a larger batch: it multiplies the statistical efficiency by the rate's
-// factor to the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule`, capped at the true
-// critical batch. A policy that chooses a larger rate gains no more.
+// The true gain from the larger learning rate of a larger batch. The statistical efficiency is multiplied by the rate's
+// factor to the power 2 alpha, as in Goodput (statistics/efficiency.h). The factor follows `rule` up to the true
+// critical batch; larger rates gain no more.
 struct RateGain {
   double alpha = 0;
   RateRule rule = {};
@@ -57,8 +57,8 @@ class TruthWalk {
   // Returns the current interval.
   const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
 
-  // Advances by `samples` samples in this batch. Returns the number of samples after which `target` is reached, or
-  // `samples` if the target is not reached.
+  // Advances by `samples` samples in this batch. Returns the number of samples after which the progress reaches
+  // `target`, or `samples` if it does not.
   double advance(double samples, int64_t batch, double target);
 
  private:

@@ -22,8 +22,8 @@ struct SimulatedWorld {
   double step_deviation = 0;            // standard deviation of the logarithm of a step's seconds
   double rate_feedback = 0;             // the noise scale is divided by the learning rate to this power (0: unchanged)
   bool noise_follows_schedule = false;  // of the schedule; false: only the batch's factor
-  // Standard deviation of the logarithm of a random factor on the noise scale. The factor is correlated over a thousand
-  // steps. It does not affect the critical batch.
+  // Standard deviation of the logarithm of a random factor on the noise scale, which is correlated over a thousand
+  // steps. The factor does not affect the critical batch.
   double noise_drift = 0;
   double stalled_steps = 0;  // the progress of so many steps is lost at a change of the batch
   double branch_error = 0;   // standard deviation of a branch's ln SE; half of its variance is common to all branches

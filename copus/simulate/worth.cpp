@@ -11,11 +11,12 @@ namespace copus {
 
 namespace {
 
-// Efficiencies of larger batches, measured by 75 short branches of a run: a model of 0.87 million parameters that
-// learns bytes of English, at 4096 and at 12288 samples. A branch's efficiency is the number of samples that a batch of
-// 8 needs to reach the branch's held-out loss, divided by the number of samples that the branch read. The learning rate
-// follows the square-root rule. The scatter of one branch is 3 to 5 %. The noise scales at the two points were 22.7 and
-// 35. Efficiencies are relative to a batch of 8, whose own efficiency by the fit is 1 / (1 + 8 / (4.7 phi)).
+// Efficiencies of larger batches. They were measured by 75 short branches of a run of 0.87 million parameters on bytes
+// of English, at 4096 and at 12288 samples. A branch's efficiency is the number of samples that a batch of 8 needs to
+// reach the branch's held-out loss, divided by the number of samples that the branch read. The learning rate follows
+// the square-root rule. The scatter of one branch is 3 to 5 %. The noise scales phi at the two points were 22.7 and 35.
+// All values are relative to a batch of 8. By the fit, the efficiency of a batch of 8 itself is 1 / (1 + 8 / (4.7
+// phi)).
 struct MeasuredStage {
   double noise_scale;
   std::array<double, 5> efficiency;

@@ -50,8 +50,8 @@ struct Growth {
   double excess = 0;         // initial value / value of the power - 1
   double jump = 1;           // the factor at the decay
 
-  // Returns the noise scale at this share of the run (1: its end). It is relative to the final value of the power or of
-  // the saturation.
+  // Returns the noise scale at this fraction of the run (1: its end), relative to the final value of the underlying
+  // power or saturation curve.
   double at(double share) const;
 };
 
@@ -63,8 +63,9 @@ inline constexpr double data_exponent = 0.28;
 // The critical batch is proportional to the loss to minus this power (Kaplan et al. 2020, arXiv 2001.08361).
 inline constexpr double critical_batch_exponent = 1 / 0.21;
 
-// Returns the critical batch at this fraction of a run of `tokens`, relative to the one at the run's end. Both follow
-// from the loss without the term for the model's size, and with at most the loss of a uniform guess over 32000 tokens.
+// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at its end. Both
+// follow from the loss above, without the term for the model's size. The loss is limited to that of a uniform guess
+// over 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
 // Returns the critical batch at this fraction of a run of `tokens`, relative to its plateau, as branches of OLMo runs
