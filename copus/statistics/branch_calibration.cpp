@@ -131,8 +131,8 @@ class Fit {
   size_t count_;
 };
 
-// Returns the mean of the larger of two normal variables, minus the larger of the two means (Clark 1961). The means
-// differ by `difference` >= 0, and the difference of the variables has the standard deviation `deviation`.
+// Returns by how much the mean of the larger of two normal variables exceeds the larger of their means (Clark 1961).
+// The means differ by `difference` >= 0, and the difference of the variables has the standard deviation `deviation`.
 double gain_of_the_larger(double difference, double deviation) {
   const double ratio = difference / deviation;
   const double density = std::exp(-ratio * ratio / 2) / std::sqrt(2 * std::numbers::pi);

@@ -54,9 +54,9 @@ struct BranchCalibration {
   double deviation = 0;  // root mean square of the residuals of ln SE, with the given alpha
 };
 
-// Returns the standard deviation of ln c that the interval implies. If one end of the interval is an end of the
-// searched range, only the other end gives the deviation. Empty if c itself or both ends of the interval are ends of
-// the searched range: then c is only bounded.
+// Returns the standard deviation of ln c that the interval implies. An end of the interval that is also an end of the
+// searched range is not used. Empty if this excludes both ends, or if c itself is an end of the range: then c is only
+// bounded.
 std::optional<double> log_deviation(const Estimate& calibration);
 
 // The point at which the branches leave the run.
@@ -67,9 +67,9 @@ struct BranchPoint {
 };
 
 // Fits ln SE = -ln((B_c + B) / (B_c + B_ref)) + 2 alpha ln r by least squares, over the branches with rate exponent
-// 1/2. B_c follows from c, phi, k and n (critical_batch). r = sqrt(B / B_ref) is the learning-rate factor of the
-// branches. Each interval holds the values whose sum of squares is not significantly larger than the smallest one
-// (F-test). Empty with fewer than three such branches, or if all have the reference batch.
+// 1/2. B_c follows from c, phi, k and n (critical_batch in efficiency.h). r = sqrt(B / B_ref) is the learning-rate
+// factor of the branches. Each parameter's interval holds the values whose sum of squares is not significantly larger
+// than the smallest sum (F-test). Empty with fewer than three such branches, or if all have the reference batch.
 std::optional<BranchCalibration> fit_calibration(const BranchEfficiencies& efficiencies, double reference_batch,
                                                  const BranchPoint& point, double alpha);
 
@@ -84,16 +84,16 @@ struct BranchCriticalBatch {
   double deviation = 0;  // standard deviation of its logarithm
 };
 
-// Standard deviation of the difference between ln SE from the branches of one repetition and ln SE from whole runs. Its
-// root mean squares were 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance is
-// assumed to be common to all repetitions.
+// Standard deviation of the difference between ln SE from the branches of one repetition and ln SE from whole runs. The
+// root mean square difference was 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance
+// is assumed to be common to all repetitions.
 inline constexpr double branch_error = 0.15;
 
 // Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c. SE is the efficiency of
-// the branches of batch B at their best rate: the geometric mean over `repetitions`, less the expected gain of taking
-// the largest of several means with errors (Clark 1961). A rate with a branch beyond its ladder is left out. Empty if
-// no rate is left, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
-// deviation above 1.
+// the branches of batch B at their best rate, as geometric mean over `repetitions`. The largest of several noisy means
+// is too large on average; this excess (Clark 1961) is subtracted. A rate with a branch whose loss is beyond the ladder
+// is left out. Empty if no rate is left, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln
+// B_c has a standard deviation above 1.
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
                                                      double reference_batch, int64_t repetitions);
 

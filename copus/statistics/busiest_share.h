@@ -6,7 +6,7 @@
 namespace copus {
 
 // Returns the expected work of the busiest of `ranks` ranks, as a multiple of their mean work, if each rank gets
-// `items` independent items. `deviation` is the standard deviation of an item's work, as a share of its mean. A rank's
+// `items` independent items. `deviation` is the standard deviation of an item's work, divided by its mean. A rank's
 // work is assumed to be normally distributed. The largest of these normal variables is expected at Blom's score (1958),
 // which is exact to 5 %.
 double busiest_share(double deviation, int64_t ranks, int64_t items);

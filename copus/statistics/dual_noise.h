@@ -1,7 +1,7 @@
-// Gradient noise scales in the norms that belong to an optimizer's steps (arXiv 2602.03001). A step of sign descent is
-// bounded in the largest element, and a step of Muon in the largest singular value. How much such a step can gain is
-// measured by the dual norm of the gradient: the sum of absolute elements, or the sum of singular values. The noise
-// scale in a dual norm is the batch in which the mean gradient's noise has the same dual norm as the gradient itself:
+// Gradient noise scales in the norms that belong to an optimizer's steps (arXiv 2602.03001). A step of sign descent has
+// elements of bounded size, and a step of Muon has bounded singular values. The gain of such a step depends on the dual
+// norm of the gradient: the sum of absolute elements, or the sum of singular values. The noise scale in a dual norm is
+// the batch in which the mean gradient's noise has the same dual norm as the gradient itself:
 //   B = (E|g_1 - G|* / |G|*)^2, with the gradient g_1 of one sample and G = E g_1.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace copus {
 
-// What one step shows, in one norm. The step compares the gradient g of `batch` of its samples with the gradient m of
-// its other samples, at the same weights.
+// What one step measures, in one norm. The step compares the gradient g of `batch` of its samples with the gradient m
+// of its other samples, at the same weights.
 struct DualObservation {
   double noise = 0;          // |g - m|*
   double signal = 0;         // <g, d>, where d is the step of unit size along m
@@ -52,10 +52,11 @@ struct DualNoiseScale {
   std::optional<double> high;
 };
 
-// Estimates the noise scale. Empty before the second observation. Let G and the noise of m be distributed alike, over
-// elements or over singular directions: independent normal elements with squared sizes in the ratio |G|*^2 to
-// |m - G|*^2. Then E<g, d> = |G|*^2 / sqrt(|G|*^2 + |m - G|*^2) in both norms, which is solved for |G|*. The interval
-// is from the scatter of the observations, by the delta method for the logarithm of the ratio.
+// Estimates the noise scale. Empty before the second observation. The signal <g, d>, with the unit step d along m, is
+// less than the dual norm |G|*, because m is noisy. If G and the noise of m are independent and normal, with the same
+// distribution over elements or singular directions, then E<g, d> = |G|*^2 / sqrt(|G|*^2 + |m - G|*^2). This is solved
+// for |G|*. The interval follows from the scatter of the observations, by the delta method for the logarithm of the
+// ratio.
 std::optional<DualNoiseScale> dual_noise_scale(const DualNoiseAverage& average);
 
 }  // namespace copus

@@ -18,8 +18,8 @@ double critical_batch(const CriticalBatchRule& rule, double noise_scale, double 
 double statistical_efficiency(double batch, double critical_batch, double reference_batch);
 
 // Returns Goodput_alpha = T * SE(B) * r^(2 alpha), in samples/s of the reference batch. T is the throughput in
-// samples/s, r the factor on the learning rate at this batch (rate_factor). alpha = 0 is plain Goodput; 0.5 is the
-// learning-rate-aware form of arXiv 2604.26687, with the learning rate that the run really uses.
+// samples/s, r the factor on the learning rate at this batch (rate_factor). alpha = 0 is plain Goodput. alpha = 0.5 is
+// the learning-rate-aware form of arXiv 2604.26687, here with the learning rate that the run really uses.
 double goodput(double throughput, double efficiency, double rate_factor, double alpha);
 
 }  // namespace copus

@@ -26,15 +26,15 @@ struct PriorComponent {
   Vector mean, deviation;
 };
 
-// The prior has two halves. The critical batch depends on the tokens read in one half, and on the noise scale in the
-// other. Publications disagree: Merrill et al. 2025 (arXiv 2505.23971) find the noise scale orders of magnitude too
-// small. docs/decisions/statistics.md derives the numbers:
+// The prior has two halves, because publications disagree: in one half the critical batch depends on the tokens read,
+// in the other on the noise scale. (Merrill et al. 2025, arXiv 2505.23971, find the noise scale orders of magnitude too
+// small.) docs/decisions/statistics.md derives the numbers:
 // - By tokens: 1.0e6 tokens after 1e9 tokens, growing with n^0.50. Four laws agree on this: Kaplan et al. 2020 (arXiv
 //   2001.08361), Zhang et al. 2024 (arXiv 2410.21676), Bergsma et al. 2025 (arXiv 2505.13738) and Merrill et al. 2025.
 // - By noise: 1.42 times the noise scale, with a standard deviation of the logarithm of 2.1 (McCandlish et al. 2018,
 //   arXiv 1812.06162, table 1).
 // - Power 1 and rate slope 0: the hyperbola at its best rate (McCandlish et al. 2018, equations 2.6 and 2.7). The paper
-//   gives no deviations for these two; we chose them.
+//   gives no deviations for power and rate slope; we chose them.
 const std::array<PriorComponent, 2> prior = {
     {{.mean = {std::log(1.0e6), 0.50, 0, 0, 0}, .deviation = {1.0, 0.15, 0.15, 0.2, 0.3}},
      {.mean = {std::log(1.42 * noise_at_center), 0, 1, 0, 0}, .deviation = {2.1, 0.15, 0.15, 0.2, 0.3}}}};
@@ -58,8 +58,8 @@ struct Row {
   double by_log_power = 0, by_rate_slope = 0;  // derivatives of the prediction
 };
 
-// The rows of one moment share a deviation of ln B_c from the law, `offset`, whose standard deviation is
-// scatter_within_run.
+// All rows of one moment of a run share `offset`, the deviation of ln B_c from the law at that moment. Its standard
+// deviation is scatter_within_run.
 std::vector<Row> rows_of(const BranchPointEvidence& point, const EfficiencyLaw& law, double offset) {
   std::vector<Row> rows;
   const double critical = law.critical_batch(point.moment) * std::exp(offset), reference = point.reference_batch;
@@ -91,9 +91,9 @@ struct MomentFit {
   Matrix information{};        // J^T C^-1 J, with C = diag(variance) + scatter^2 g g^T and g the slopes by ln B_c
 };
 
-// Finds the best offset by Gauss-Newton steps and integrates the offset out. The integral is exact if the residuals are
-// linear in the offset, as for a critical batch. Otherwise it is the integral of the normal distribution with the same
-// peak and curvature (Laplace).
+// Finds the most probable offset by Gauss-Newton steps, and integrates the likelihood over the offset. The integral is
+// exact if the residuals are linear in the offset, as for a critical batch. Otherwise it is the integral of the normal
+// distribution with the same peak and curvature (Laplace).
 template <class Evidence>
 MomentFit fit_moment(const Evidence& evidence, const EfficiencyLaw& law) {
   constexpr int most_steps = 20;
@@ -206,8 +206,8 @@ struct Peak {
   Matrix lower{};
 };
 
-// Finds the mode by damped Gauss-Newton steps from the prior's mean. Only the proposals depend on the mode. If the
-// search stops early, fewer draws are effective, but the weights still make them draws from the posterior.
+// Finds the mode by damped Gauss-Newton steps from the prior's mean. Only the proposal distribution depends on the
+// mode. If the search stops early, the weighted draws still follow the posterior, but fewer of them are effective.
 Peak peak_of(const PriorComponent& component, const EfficiencyEvidence& evidence) {
   constexpr int most_steps = 50;
   constexpr double least_improvement = 1e-9;

@@ -62,8 +62,8 @@ struct EfficiencyEvidence {
 struct EfficiencyBelief {
   std::vector<EfficiencyLaw> laws;  // equally likely draws for a moment without branches
   // The effective number of independent draws among the 8192 weighted proposals (Kong 1992), of which 512 are kept.
-  // Below some hundred, the proposals fit the posterior badly, and so do the draws. Evidence that contradicts the prior
-  // does not lower this number, because the proposals follow the evidence.
+  // Below some hundred, the draws do not represent the posterior well. The number says nothing about evidence that
+  // contradicts the prior, because the proposals follow the evidence.
   double effective_draws = 0;
 };
 

@@ -21,13 +21,13 @@ struct RateRule {
 double rate_factor(const RateRule& rule, double batch, double cap);
 
 // The largest relative change of the rate at one decision, if the batch does not change. The noise scale is known to
-// some 10 %, and the square root halves this error. With a limit of about 5 %, no single estimate makes the rate jump.
-// Yet the rate can change by a fifth within the samples that the estimate averages over (four decisions by default).
+// some 10 %, and the square root halves this error. A limit of about 5 % prevents jumps by a single estimate, yet the
+// rate can change by a fifth within the samples over which the estimate averages (four decisions by default).
 constexpr double largest_rate_change = 0.05;
 
-// Returns the cap to use from a decision on, in a run with a batch of B. This is `wanted`, or the cap nearest to
-// `wanted` that changes the rate at B by no more than the limit. If B is below both caps, the rate does not depend on
-// them, and the result is `wanted`.
+// Returns the cap to use from a decision on, in a run with a batch of B. This is `wanted` if it changes the rate at B
+// by at most the limit; otherwise it is the cap nearest to `wanted` that does. (If B is below both caps, the rate does
+// not change.)
 double cap_towards(const RateRule& rule, double batch, double cap, double wanted);
 
 // Returns a cap with which a run that has this factor keeps it at its present batch.
@@ -43,15 +43,15 @@ double linear_factor(double batch, double reference_batch);
 double scaled_beta2(double beta2, double batch, double reference_batch);
 
 // Returns the factor on weight decay in a batch of B whose rate has the factor r: (B / B_ref) / r. AdamW multiplies the
-// decay by the rate, so with this factor rate times decay per sample is the same as at B_ref. For the square-root rule
-// the factor is sqrt(B / B_ref) (Malladi et al. 2022 do not treat weight decay).
+// decay by the rate. With this factor, the product of rate and decay per sample is the same as at B_ref. For the
+// square-root rule the factor is sqrt(B / B_ref) (Malladi et al. 2022 do not treat weight decay).
 double weight_decay_factor(double batch, double reference_batch, double rate_factor);
 
-// Follow rho through the ramp after the batch has shrunk. rho is Adam's second moment v divided by the value at which v
-// will settle; it is 1 in the steady state. Where noise dominates, v follows the variance of the gradient, tr(Sigma)/B.
-// After a switch to a smaller batch, v still belongs to the old batch and is too small, so updates would be too long. A
-// switch multiplies rho by B_new / B_old, and each update changes it to 1 - (1 - rho) beta2. After k updates at B_new =
-// q B_old: rho = 1 - (1 - q) beta2^k.
+// These functions follow rho after the batch has shrunk. rho is Adam's second moment v divided by the value at which v
+// will settle, so it is 1 in the steady state. Where noise dominates, v follows the variance of the gradient,
+// tr(Sigma)/B. After a switch to a smaller batch, v still belongs to the old batch and is too small, so updates would
+// be too long. A switch multiplies rho by B_new / B_old, and each update changes it to 1 - (1 - rho) beta2. After k
+// updates at B_new = q B_old: rho = 1 - (1 - q) beta2^k.
 double variance_ratio_after_switch(double variance_ratio, double batch_before, double batch_after);
 double variance_ratio_after_update(double variance_ratio, double beta2);
 // Returns the factor on the learning rate of an update after which the ratio is rho: sqrt(min(1, rho)), because the

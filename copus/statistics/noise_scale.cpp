@@ -10,9 +10,9 @@ namespace copus {
 
 namespace {
 
-// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight, provided that the
-// expectation rests on enough steps. The weight falls with the square of the excess, so larger spikes have less
-// influence. Training at a high learning rate has spikes whose squared norms are thousands of times the usual ones.
+// If a squared norm exceeds its expectation by more than this factor, the step gets a smaller weight (once enough steps
+// have been observed). The weight falls with the square of the excess, so larger spikes have less influence. Training
+// at a high learning rate has spikes whose squared norms are thousands of times the usual ones.
 constexpr double usual_excess = 10;
 constexpr int64_t steps_to_expect = 10;
 
@@ -101,9 +101,9 @@ NoiseAverage observe_alike(const NoiseAverage& average, const NormObservation& o
   return add(average, 1, {1, 1}, observation);
 }
 
-// Estimates the variance of a weighted mean from the scatter of its terms, each with its own variance (the "sandwich"
-// form, White 1980): sum w^2 (x - mean)^2 / (sum w)^2. The mean is fitted to the same x, so the estimate is too small
-// by a factor of about 1 - sum w^2 / (sum w)^2, which is (n - 1)/n for equal weights.
+// Estimates the variance of a weighted mean from the scatter of its terms: sum w^2 (x - mean)^2 / (sum w)^2. This is
+// the "sandwich" form of White (1980), so the terms may have different variances. The mean is fitted to the same x,
+// which makes the estimate too small by a factor of about 1 - sum w^2 / (sum w)^2; for equal weights this is (n - 1)/n.
 std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   if (average.steps < 2) return std::nullopt;
   const double x = average.squared_gradient / average.weight;
@@ -118,8 +118,9 @@ std::optional<NoiseScale> noise_scale(const NoiseAverage& average) {
   const double variance_y = std::max(covariance(average.trace_squared, sum_y, y, sum_y, y), 0.0);
   const double covariance_xy = covariance(average.product, sum_x, x, sum_y, y);
 
-  // Satterthwaite's (1946) degrees of freedom, 2 mean^2 / variance, of this variance estimate: (sum w^2)^2 / sum w^4,
-  // minus one for the mean. For exponential weights this is half of (sum w)^2 / sum w^2, the effective number of steps.
+  // The degrees of freedom of this variance estimate, by Satterthwaite (1946): 2 mean^2 / variance. Here this is (sum
+  // w^2)^2 / sum w^4; one is subtracted because the mean is fitted. With exponential weights it is half the effective
+  // number of steps, (sum w)^2 / sum w^2.
   const double degrees_of_freedom =
       std::max(average.square_weight * average.square_weight / average.fourth_weight - 1, 1.0);
   const double t = student_t_quantile(upper_probability, degrees_of_freedom);

@@ -10,9 +10,9 @@
 
 namespace copus {
 
-// The window of the averages is in samples, so a change of the batch does not change it, but it spans at least
-// `least_steps` observed steps. The window grows with the run, because the first gradients are much longer than later
-// ones: averages that began with a whole window would need several windows to forget them.
+// The window of the averages. It is in samples, so that it stays the same when the batch changes, but it spans at least
+// `least_steps` observed steps. The window grows with the run, because the first gradients of a run are much longer
+// than later ones: with a fixed window, the averages would need several windows to forget the first gradients.
 struct NoiseWindow {
   double samples = 2048;  // a step's weight falls to 1/e after this many
   double least_steps = 32;
@@ -78,8 +78,8 @@ struct MeanEstimate {
 struct NoiseScale {
   MeanEstimate squared_gradient, trace;
   // The noise scale and its interval, in samples, never negative. If |G|^2 is not significantly positive, there is only
-  // a lower bound, and value and high are empty. The bound never assumes |G|^2 < 0, so in this case it holds with a
-  // probability above 95 %.
+  // a lower bound, and value and high are empty. The bound holds with a probability above 95 %, because it also uses
+  // |G|^2 >= 0.
   std::optional<double> value;
   double low = 0;  // ends of the 95 % interval (Fieller 1954, for a ratio of two correlated means)
   std::optional<double> high;

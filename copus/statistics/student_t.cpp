@@ -53,8 +53,8 @@ double student_t_quantile(double probability, double degrees_of_freedom) {
   const double whole = beta(0.5, nu / 2) / 2;
   const double wanted = (2 * probability - 1) * whole;
 
-  // Newton's method. The integral is concave: a step from the left does not overshoot, and a step from the right ends
-  // on the left. Every step of a run needs a quantile, so the start is close: the first terms of the quantile's
+  // Newton's method. The integral is concave, so a step from the left does not overshoot, and a step from the right
+  // ends on the left. Every step of a run needs a quantile, so a good start matters: the first terms of the quantile's
   // expansion in 1/nu (Abramowitz and Stegun 26.7.5).
   const double z = normal_quantile(probability);
   double x = std::atan((z + (z * z * z + z) / (4 * nu)) / std::sqrt(nu));
