@@ -58,8 +58,8 @@ struct RepeatedFailures {
 };
 
 // While ranks regroup, they move memory and do not wait for disks. A rank then counts as stalled after ten times this
-// many seconds without progress or, if longer, ten times the time to move the state at 1 GB/s; but at most after the
-// wait limit.
+// many seconds without progress. The limit is longer for large states (ten times the time to move the state at 1 GB/s),
+// but never exceeds the wait limit.
 constexpr double least_seconds_of_progress = 3;
 constexpr double expectations_of_a_stall = 10;
 constexpr double assumed_bytes_per_second = 1e9;
@@ -107,8 +107,8 @@ class HealingRun {
         membership_(membership),
         device_(device),
         local_ranks_(local_ranks) {
-    // A process that joins a running job catches signals from its start. In a job that starts, a rank catches them only
-    // after the ranks have met; until then a signal ends the process, as in any program.
+    // A process that joins a running job catches signals from its start. When a whole job starts, ranks catch them only
+    // after they have met; until then a signal ends the process, as in any program.
     if (membership.is_newcomer()) stop_.emplace(max_seconds, start);
   }
 
@@ -301,8 +301,8 @@ class HealingRun {
     return chosen;
   }
 
-  // Returns whether the state in this configuration survives the loss of a machine, or the user does not require this.
-  // On a single machine it never survives.
+  // Returns whether the state in this configuration survives the loss of a machine, which is impossible on a single
+  // machine. Also returns true if the user does not require it.
   bool is_safe_enough(const Configuration& configuration) const {
     return !plan_->config.heal.machines || safe_members(configuration.strategy).has_value();
   }
@@ -314,8 +314,8 @@ class HealingRun {
                                             {epoch.machines.begin(), epoch.machines.begin() + epoch.num_staying()});
   }
 
-  // Assigns ranks to a configuration: the first members or, with heal.machines, members such that the state survives
-  // the loss of a machine.
+  // Chooses the members that become a configuration's ranks: the first members or, with heal.machines, members such
+  // that the state survives the loss of a machine.
   std::optional<MannedConfiguration> manned(const std::optional<Configuration>& configuration) const {
     if (!configuration) return std::nullopt;
     std::vector<int64_t> members(configuration->strategy.world_size());
@@ -324,8 +324,8 @@ class HealingRun {
     return MannedConfiguration{*configuration, std::move(members)};
   }
 
-  // Returns the initial configuration of a run: the planned one if all its ranks are available. If a policy chose it
-  // and its state would not survive the loss of a machine, a configuration whose state survives replaces it.
+  // Returns the initial configuration of a run, which is the planned one if all its ranks are available. A
+  // configuration that a policy chose is replaced if its state would not survive the loss of a machine.
   MannedConfiguration first_configuration(World& members) {
     std::vector<int64_t> words(num_configuration_fields);
     if (members.rank() == 0) {
@@ -350,9 +350,9 @@ class HealingRun {
     return *manned(configuration_of_words(std::span(words).first<num_configuration_fields>()));
   }
 
-  // Returns to the newest checkpoint if no copy of the state is in memory; `loss` says why. Other ranks may have
-  // trained on, so checkpoints and log may be far ahead of the state with which this job began. Throws UserError if the
-  // run has recorded steps but has no checkpoint.
+  // Returns to the newest checkpoint if no copy of the state is in memory; `loss` says why. Reads checkpoints and log
+  // again, because they may be far ahead of the state with which the job began. Throws UserError if the run has
+  // recorded steps but has no checkpoint.
   void return_to_checkpoint(World& members, const std::string& loss) {
     members.health().set_place("returning to the newest checkpoint");
     const bool leads = members.rank() == 0;
@@ -453,8 +453,8 @@ class HealingRun {
     if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
-    // After the barrier every rank relies on the state of the other ranks, so the launcher must have received the
-    // arenas before. The arenas that the launcher has kept so far hold lost state.
+    // After the barrier every rank relies on the arenas of the other ranks, so the launcher must have received this
+    // rank's arena before the barrier. The arenas that the launcher had kept before hold state that is lost anyway.
     if (trainer_->arena() != nullptr) membership_.keep(*trainer_->arena());
     world_->everyone().barrier();  // all mistakes are found; no rank reads the run directory any more
     world_->health().set_place("having begun");
@@ -531,8 +531,8 @@ class HealingRun {
     leader_->begin(have_cores_);
   }
 
-  // Counts a failure of other ranks after this rank's latest step. Without a step since the previous failure, both
-  // count for the same step.
+  // Counts how often other ranks have failed since this rank's latest step. A job whose ranks fail repeatedly at the
+  // same step ends.
   void count_failure() {
     RepeatedFailures& failures = past_.failures;
     const int64_t step = trainer_ ? trainer_->state().step : failures.after_step;
@@ -540,7 +540,7 @@ class HealingRun {
   }
 
   // Gives all ranks what the best-informed ranks know about the job's past, because any rank may fail next. Drops this
-  // rank's loaded state if not every rank finished loading in that epoch, or if the run has since returned to a
+  // rank's loaded state if not all ranks finished loading in the same epoch, or if the run has since returned to a
   // checkpoint.
   void agree_on_past(World& members) {
     members.health().set_place("learning what has happened");
@@ -584,8 +584,8 @@ class HealingRun {
   void leave() {
     if (trainer_) {
       std::optional<SurvivingState> state = trainer_->leave();
-      // If the ranks of a machine cannot read each other's memory, no state survives. Loaded state counts even if this
-      // rank has not heard that all ranks have loaded theirs.
+      // If the ranks of a machine cannot read each other's memory, no state survives. Loaded state is kept even if this
+      // rank does not know whether all ranks have loaded theirs (agree_on_past decides).
       state_ = state ? std::move(*state) : SurvivingState();
       if (state_.loaded_in < 0) state_.loaded_in = loaded_in_;
     }

@@ -37,12 +37,12 @@ namespace {
 
 constexpr int users_mistake = 2;
 
-// Returns whether ranks under our launchers continue when others fail. For this, training state must stay in memory
-// after its rank has ended.
+// Returns whether ranks under our launchers continue when others fail. This requires training state that stays in
+// memory after its rank has ended, and so excludes GPUs.
 bool can_heal(const RunConfig& config) { return config.heal.enabled && config.execution.device == "cpu"; }
 
-// Returns whether this process must start the ranks of its machine: another launcher has started it as the machine's
-// only process. If that launcher started one process per rank, it would end or restart its processes when a rank fails.
+// Returns whether this process must start the ranks of its machine, because another launcher has started it as the
+// machine's only process. (A launcher with one process per rank would end or restart its processes when a rank fails.)
 // With Open MPI the launcher itself must start the ranks, because mpirun ends the job when any process ends.
 bool starts_ranks_of_machine(const RunConfig& config, const RankEnvironment& environment) {
   const int64_t ranks = num_training_ranks(config), machines = environment.world_size;
@@ -59,8 +59,8 @@ void check_healing(const RunConfig& config, bool heals) {
       "false");
 }
 
-// Starts the ranks and supervises them. `environment`: as for starts_ranks_of_machine; empty if the job has only this
-// machine.
+// Starts the ranks and supervises them. `environment` comes from the other launcher (starts_ranks_of_machine); it is
+// empty if the job has only this machine.
 int launch_healing(const RunConfig& config, const std::optional<RankEnvironment>& environment,
                    const std::vector<std::string>& arguments) {
   const Healing healing{.replaces = config.heal.replace, .restarts = config.heal.restarts};
@@ -170,10 +170,10 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
                                                environment.local_world_size));
 }
 
-// Joins the other ranks, to report a mistake together with them. In two cases they never join, and this process reports
-// the mistake alone. First, this may be the only process of its machine, without knowing that it should start the
-// ranks, while other machines find no mistake and start theirs. Second, somebody may have set the variables by hand and
-// started no other rank.
+// Joins the other ranks, to report a mistake together with them. In two cases the others never join, and this process
+// reports the mistake alone. First, each machine may have only one process, which should start the machine's ranks.
+// Because of the mistake this process cannot tell, while processes that find no mistake start their ranks. Second,
+// somebody may have set the variables by hand and started no other rank.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;

@@ -148,8 +148,9 @@ class Regrouping {
     for (const int64_t rank : holders_) result_.survivors.push_back(processes_[rank]);
   }
 
-  // Restores state if no member holds any: the member that can read the latest record of an ended process adopts it.
-  // The state in this record is complete, because a rank releases a layout only after all ranks have the next one.
+  // Restores state if no member holds any: the member that can read the latest record of an ended process adopts the
+  // state in that record. The state in this record is complete, because a rank releases a layout only after all ranks
+  // have the next one.
   void speak_for_the_ended() {
     tell("reading what the ended have left");
     const FoundRecord mine = latest_record(state_.arena.get(), state_.loaded_in);
@@ -178,10 +179,10 @@ class Regrouping {
     return found == before.end() || contains(result_.lost, process) ? -1 : found - before.begin();
   }
 
-  // Chooses the member that acts for each rank of the previous layout. Members that hold state act for themselves. An
-  // ended rank gets a member that can read its arena, the one that acts for the fewest ranks so far. If no member can
-  // read the arena, the rank's state survives only in copies on other ranks. A member that no longer holds its state
-  // has a new arena or has reused its memory.
+  // Chooses the member that acts for each rank of the previous layout. Members that hold state act for themselves. For
+  // an ended rank, this is the member that acts for the fewest ranks so far, among the members that can read the rank's
+  // arena. If no member can read the arena, the rank's state survives only in copies on other ranks. A member that no
+  // longer holds its state cannot act even for itself, because it has a new arena or has reused its memory.
   void assign_actors() {
     const std::vector<int64_t>& before = state_.at_rest.all.processes;
     const int64_t ended = std::ssize(result_.lost);
@@ -270,8 +271,8 @@ class Regrouping {
     return UpdateJournal({memory + state_.at_rest.all.addresses.journal(rank), bytes});
   }
 
-  // Returns the latest update that was begun, as known to the first holder of state. A member that acts for ended ranks
-  // may never have been a rank.
+  // Returns the latest update that was begun. The first holder of state sends it to all members, because a member that
+  // completes the work of ended ranks may not know it: it may never have been a rank itself.
   std::optional<WeightUpdate> latest_update() {
     static_assert(std::is_trivially_copyable_v<WeightUpdate>);
     WeightUpdate update = state_.update.value_or(WeightUpdate());  // number 0: none
@@ -369,8 +370,9 @@ class Regrouping {
   }
 
   // With ZeRO-1 and 2 in fp32, where each rank holds all weights and updates its shard: copies all shards again,
-  // because the gather may have been interrupted anywhere. Copies go through memory, or as messages between machines.
-  // All members process the shards in the same order, so messages between two members arrive in order.
+  // because the gather may have been interrupted anywhere. Shards are copied through memory, and sent as messages
+  // between machines. All members process the shards in the same order, so messages between two members arrive in
+  // order.
   void fill_whole_weights() {
     const bool weights_are_master = dtype_ == master_dtype_of(dtype_);
     if (!weights_are_master || !strategy().cuts_optimizer() || strategy().cuts_weights()) return;
@@ -418,8 +420,8 @@ class Regrouping {
   }
 
   // Returns the rank of the previous layout that provides a shard of the weights of rank `at`. Prefers ranks for which
-  // a member acts, and of these a rank in the ZeRO copy of `at`. If there is none, returns the shard's owner in that
-  // copy.
+  // a member acts, and among these the rank in the same copy of the state as `at`. If no member acts for any of them,
+  // returns the rank in the same copy.
   int64_t owner_of_share(const MeshCoordinates& at, int64_t share) const {
     const int64_t shards = strategy().zero_shards(), copies = strategy().zero_replicas;
     const auto owner_in = [&](int64_t copy) {
@@ -451,8 +453,8 @@ class Regrouping {
     std::memcpy(to.data(), weights + share.shard_begin * width, to.size());
   }
 
-  // Hashes the state at rest, including the state of ended ranks, if all of it can be read. Omits compute weights: an
-  // interrupted update may have left them outdated, and they are derived again after the move.
+  // Hashes the state at rest, including the state of ended ranks, if all of it can be read. Compute weights are
+  // omitted, because an interrupted update may have left them outdated. They are derived again after the move.
   void hash_state() {
     if (!config_.adapt.verify || contains(actors_, nobody)) return;
     tell("verifying the state");

@@ -1,6 +1,6 @@
-// How a job's processes begin a new epoch. They find the step boundary that training has reached, and complete steps
-// and moves that were decided before. Then they choose a configuration for the available ranks and move the state into
-// it, in memory.
+// Begins a new epoch of a job. The processes find the step boundary that training has reached, and complete steps and
+// moves that were decided before. Then they choose a configuration for the available ranks and move the state into it,
+// in memory.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Regrouped {
   std::vector<int64_t> lost;    // processes of the previous layout that have ended
   bool completed_step = false;  // whether regroup() completed a step that no rank had finished
   double seconds = 0;           // on the slowest rank
-  // Hash of the state before the move, as in Trainer::check_state once compute weights are derived. Only with
+  // Hash of the state before the move, for Trainer::check_state once compute weights are derived. Only with
   // adapt.verify, and if a process on each rank's machine remains.
   std::optional<StateHash> hash = {};
 };
@@ -65,7 +65,7 @@ class NoConfiguration : public UserError {
 // Moves the state into the configuration of the new epoch. Every member calls it, in the epoch's world, after
 // join_arenas. On return the members selected by `choose` hold `state` at rest in the new configuration, including
 // gradients and journal; other members hold none. `choose` is called on rank 0 only. Its argument `ranks` is the
-// largest possible number of ranks: the first members, all of which stay.
+// largest possible number of ranks: the number of members that stay, which come first.
 //
 // Returns nothing if no copy in memory is left: no member holds any of the training state, and none can read the record
 // and arena of a process that held it. Throws RankFailure if a rank fails meanwhile. After RankFailure and

@@ -15,14 +15,14 @@ struct GradientRange {
   int64_t end;
 };
 
-// Returns whether this rank counts a parameter's gradient in norms. Of tensor-parallel replicas only the first counts,
-// of a tied pair only the embedding.
+// Returns whether this rank counts a parameter's gradient in norms. Among tensor-parallel replicas only the first
+// counts it. Of a tied embedding and head, only the embedding is counted.
 inline bool counts_here(const ParameterStore& parameters, const Parameter& parameter) {
   return !parameter.tied_copy && parameters.placement().here.tensor % parameter.sharding.replicas == 0;
 }
 
-// Returns whether a rank is the first of the data-parallel ranks that update the same elements: with ZeRO the ranks
-// with the same shard, otherwise all.
+// Returns whether a rank is the first of the data-parallel ranks that update the same elements. With ZeRO these are the
+// ranks with the same shard; otherwise they are all data-parallel ranks.
 inline bool is_first_with_its_share(const Placement& placement) {
   return placement.here.data < placement.strategy.optimizer_shards();
 }

@@ -7,9 +7,9 @@
 
 namespace copus {
 
-// A matrix's direction depends on all its elements, which several ranks may hold. Orthogonalization
-// (step/orthogonalization.h) computes it before the ranks agree on the step, and stores it in the second slot. The
-// update itself is therefore elementwise: any process with the state can make or complete it.
+// The direction of a matrix's update depends on all its elements, which several ranks may hold. So Orthogonalization
+// (step/orthogonalization.h) computes the direction before the ranks agree on the step, and stores it in the second
+// slot. This makes the update itself elementwise, so that any process with the state can make or complete it.
 class Muon final : public Optimizer {
  public:
   Muon(ParameterStore& parameters, const OptimizerConfig& config, const std::vector<BucketState>& state)

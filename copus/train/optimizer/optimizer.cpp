@@ -77,8 +77,8 @@ void Optimizer::add_update_ranges(int64_t bucket) {
   }
 }
 
-// Adds the ranges that this rank counts in the norm. Of data-parallel ranks with the same part of the reduced gradient,
-// only the first counts it.
+// Adds the ranges that this rank counts in the norm. Among data-parallel ranks with the same part of the reduced
+// gradient, only the first counts this part.
 void Optimizer::add_norm_ranges(int64_t bucket) {
   const Placement& placement = parameters_.placement();
   if (!is_first_with_its_share(placement)) return;

@@ -43,11 +43,12 @@ class Optimizer {
 
   // Makes the next update: computes master weights from gradient_factor * gradient, and derives compute weights from
   // them (publish_weights). With ZeRO-1 and 2 weights must then be gathered. With a `journal` the state changes piece
-  // by piece, with the same result bitwise; if the journal's process died within this update, the update is continued.
+  // by piece, with the same result bitwise. If the journal shows that its process died within this update, the rest of
+  // the update is made.
   void step(const WeightUpdate& update, UpdateJournal* journal = nullptr);
 
-  // Discards the directions of an update that is not made because the ranks have not agreed on its step. Only for
-  // optimizers whose updates are not elementwise.
+  // Discards the directions of an update that will not be made, because the ranks have not agreed on its step. Only
+  // optimizers that compute directions override this.
   virtual void discard_directions() {}
 
   // Returns the number of updates made so far.
@@ -97,8 +98,8 @@ class Optimizer {
   int64_t steps_ = 0;
 };
 
-// Returns the training state for this optimizer and weights of this type. fp64 master weights, which tests use, count
-// as fp32.
+// Returns the training state for this optimizer and weights of this type. fp64 master weights, which only tests use,
+// count as fp32.
 StateRecipe training_recipe(const OptimizerConfig& config, at::ScalarType compute_dtype);
 
 // Returns the bytes of a rank's journal of updates.

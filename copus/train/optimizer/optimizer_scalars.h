@@ -1,5 +1,5 @@
-// Numbers that an optimizer keeps about its past updates, besides its slots. Checkpoints, re-layouts and recovery from
-// failures preserve them; only the optimizer knows their meaning.
+// Numbers that an optimizer keeps about its past updates, in addition to its slots. Checkpoints, re-layouts and
+// recovery from failures preserve these numbers without knowing their meaning.
 #pragma once
 
 #include <algorithm>

@@ -11,8 +11,8 @@ namespace copus {
 
 class UpdateJournal {
  public:
-  // Elements per piece, if pieces may end anywhere. Enough to keep several threads busy, but so few that elements and
-  // copy stay in a cache, and the copy needs no extra pass over memory.
+  // Elements per piece, if pieces may end anywhere: enough to keep several threads busy, and few enough that a piece
+  // and its copy stay in a cache.
   static constexpr int64_t piece_elements = int64_t{32} << 10;
 
   // Returns the bytes of a journal for pieces of at most `elements` elements of up to 8 bytes each, in master weights
@@ -23,8 +23,9 @@ class UpdateJournal {
 
   // Begins update `number`, or continues it if the journal has begun it. Returns the number of completed pieces.
   int64_t begin(int64_t number);
-  // If piece `piece` may be half changed, restores its memory to the state before the update; otherwise keeps a copy of
-  // it. `parts`: the piece's memory, one range of the master weights and one of each slot; the same in every call.
+  // Call this before a piece is changed. If the piece may be half changed already, restores its contents from before
+  // the update; otherwise keeps a copy of them. `parts` is the piece's memory: one range of the master weights and one
+  // of each slot, the same in every call.
   void protect(int64_t piece, std::span<const std::span<std::byte>> parts);
   // Records that the piece is changed.
   void done(int64_t piece);

@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. On the rank's clock it lasts from begun_at() on, and so includes the time from the previous step's
-  // agreement to its end(), without the time in leave_out().
+  // Begins a step. On the rank's clock the step starts at begun_at(), when the ranks agreed on the previous step. So it
+  // includes the time until that step's end(), but not the time in leave_out().
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);
@@ -34,8 +34,8 @@ class StepClock {
   // Ends the step. The ranks agreed at `agreed_at` on the rank's clock.
   void end(double agreed_at) {
     seconds_after_agreement_ = std::max(0.0, world_.clock().now() - agreed_at - left_out_seconds_);
-    // A rank without progress for a multiple of the expected time has stalled. The expectation is the longest of the
-    // latest steps, so that a slow step after a fast one does not count as stalled.
+    // A rank without progress for a multiple of the expected step time counts as stalled. The expected time is the
+    // longest of the latest steps, so that a slow step after a fast one does not count as a stall.
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - real_begin_;
     expected_seconds_ = std::max(0.9 * expected_seconds_, seconds.count());
     world_.health().set_expected_step_seconds(0);  // work between steps has no expected time

@@ -36,8 +36,8 @@ class StepRecorder {
   void begin(const Computation& computation, const std::string& place);
   void end();
 
-  // Runs `work` as a separate computation. The interrupted computation or wait continues afterwards, a computation as a
-  // new event.
+  // Runs `work` as a separate computation. The interrupted computation or wait continues afterwards; a computation then
+  // becomes a new event.
   template <class Work>
   void aside(const Computation& computation, const std::string& place, const Work& work) {
     const std::optional<Open> interrupted = open_;
@@ -55,7 +55,7 @@ class StepRecorder {
   void wait_at(const std::string& place);
 
   // Runs `wait`, with the rank at `place` (text for messages). The interrupted computation or wait continues afterwards
-  // as the same event. Reports nothing before the run's first place.
+  // as the same event. Before the run has set its first place, `place` is not reported.
   template <class Wait>
   void wait_aside(const std::string& place, const Wait& wait) {
     if (told_.empty()) return wait();

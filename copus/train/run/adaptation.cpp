@@ -19,8 +19,8 @@ std::string signed_percent(double share) { return format_number("%+.0f %%", 100 
 
 std::string goodput_gain(double gain) { return concat("Goodput ", signed_percent(gain)); }
 
-// Whether the run continues on another cluster, so that its earlier step times no longer apply. A profile only adds
-// knowledge about the same cluster.
+// Returns whether the run continues on another cluster, so that its earlier step times no longer apply. A new profile
+// of the same cluster does not count.
 bool is_on_another_cluster(const RunPlan& plan) {
   return std::any_of(plan.changes.begin(), plan.changes.end(), [](const std::string& change) {
     return change.starts_with("cluster.") && !change.starts_with("cluster.profile");
@@ -67,8 +67,8 @@ std::vector<StepRecord> records_to_repeat(const RunPlan& plan, const std::vector
   return read_steps(log, steps);
 }
 
-// Like bring_up_to_date(), but if the log has a state that cannot be restored, returns nothing and the reason in
-// `note`.
+// Like bring_up_to_date(). But if the log has a state that cannot be restored, returns nothing, and writes the reason
+// into `note`.
 std::optional<ReplayedController> brought_up_to_date(const RunConfig& config, const std::vector<StepRecord>& records,
                                                      const std::vector<DecisionEvent>& events, int64_t after_step,
                                                      std::optional<std::string>& note) {
@@ -139,8 +139,8 @@ Adaptation::Adaptation(const RunPlan& plan, int64_t after_step, ControllerStart 
   if (start.note) note_(concat("adapting   decides afresh: ", *start.note));
 }
 
-// Logs the controller's state at a boundary, after everything else there. Runs that do not learn from steps need no
-// state.
+// Logs the controller's state at a step boundary, after all other events of this boundary. Runs that do not learn from
+// steps need no state.
 void Adaptation::log_state_if_due(int64_t after_step) {
   if (after_step <= state_step_ || after_step % steps_between_states != 0) return;
   if (!Controller::learns_from_steps(config_)) return;

@@ -23,9 +23,9 @@ struct ControllerStart {
   std::optional<std::string> note;  // why a resumed run begins with a new controller
 };
 
-// Makes the controller of a run that continues in plan.start from `state`: restored from the run's logs if they allow
-// it, otherwise a new one. Writes nothing. Throws UserError as Controller does, and if adapt.file or a log cannot be
-// read.
+// Makes the controller of a run that continues in plan.start from `state`. It is restored from the run's logs if
+// possible; otherwise it is new. Writes nothing. Throws UserError as Controller does, and if adapt.file or a log cannot
+// be read.
 ControllerStart start_controller(const RunPlan& plan, const TrainingState& state, const Knowledge& known);
 
 class Adaptation {

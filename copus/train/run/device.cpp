@@ -108,8 +108,8 @@ bool configure_aten(int64_t threads, int64_t local_ranks) {
   const int64_t threads_per_rank = threads > 0 ? threads : default_threads(local_ranks);
   require_threads(threads_per_rank);
   kernels::set_num_threads(threads_per_rank);
-  // cuBLAS results repeat only with a workspace of fixed size, which it reads from the environment on first use. No
-  // product may be computed before this.
+  // cuBLAS results repeat only with a workspace of fixed size. cuBLAS reads the size from the environment at its first
+  // matrix product, so this must come earlier.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   // fp32 products keep full precision, even on GPUs whose fastest fp32 products keep only ten bits of the mantissa. If
   // a bf16 product is split into several sums, they are added in fp32; ATen's default first rounds each sum to bf16.

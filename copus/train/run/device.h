@@ -1,5 +1,5 @@
-// The device of a run, facts about devices that need no computation, and the process-wide ATen settings for bitwise
-// repeatable results.
+// Finds the device of a run and its properties, and makes the process-wide ATen settings for bitwise repeatable
+// results.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -26,8 +26,8 @@ at::Device find_device(const std::string& name, int64_t local_rank, int64_t num_
 // Makes a GPU the current device of the calling thread, for operations that name no device.
 void use_device(at::Device device);
 
-// Throws UserError if ranks share a GPU in a job on several machines (check_may_stage). With
-// COPUS_NCCL_ON_SHARED_GPUS=1 in the environment, ranks that share a GPU use NCCL.
+// Returns a world that also connects the ranks' devices. Throws UserError if ranks share a GPU in a job on several
+// machines (check_may_stage). With COPUS_NCCL_ON_SHARED_GPUS=1 in the environment, ranks that share a GPU use NCCL.
 std::unique_ptr<World> connect_devices(std::unique_ptr<World> world, at::Device device, double wait_seconds);
 
 void check_may_stage(const DevicePlaces& places);

@@ -10,8 +10,8 @@
 namespace copus {
 
 // Describes, in one line each, how changed settings affect the rest of the run. `then` are the settings before the
-// resume, `now` the settings after it, `state` is the checkpoint's state, and `start` the configuration in which the
-// run resumes.
+// resume, `now` the settings after it, `state` is the checkpoint's state. `start` is the configuration in which the run
+// resumes.
 std::vector<std::string> describe_resume_effects(const RunConfig& then, const RunConfig& now,
                                                  const TrainingState& state, const Configuration& start);
 

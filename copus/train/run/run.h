@@ -21,9 +21,9 @@ enum class RunEnd {
 // Trains as one rank of `world`, which has as many ranks as the plan's layout and is connected for `device`
 // (connect_devices). Every rank calls it with the same plan. `local_ranks`: ranks on this machine, which share its
 // cores. Rank 0 writes the run directory and shows progress. `max_seconds` limits the wall-clock time from `start`,
-// including the final checkpoint; 0: no limit.
-// Throws UserError for user's mistakes, all of them before the run directory is created; if a write fails; and after
-// StepCompletion::max_skipped_in_a_row consecutive steps without finite loss and gradient.
+// including the final checkpoint; 0: no limit. Throws UserError for user's mistakes (always before the run directory is
+// created), if a write fails, and after StepCompletion::max_skipped_in_a_row consecutive steps without finite loss and
+// gradient.
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks);
 

@@ -22,22 +22,23 @@ void check_folder_is_shared(const std::filesystem::path& directory, const Checkp
 
 class RunCheckpoints {
  public:
-  // `root`: the folder of checkpoints as this rank sees it. `folder`: the same on rank 0, null elsewhere.
-  // `wait_seconds`: how long ranks wait for a disk that completes no file. `gives_up`: called on rank 0 during a wait,
-  // returns whether to stop waiting; empty: never. `waits`: training waits until all files are on disk, so that the
-  // number of messages does not depend on the disk. `folder` and `world` must outlive this object. The destructor does
-  // not wait for a disk.
+  // `root`: the folder of checkpoints as this rank sees it. `folder`: on rank 0, the object that manages this folder;
+  // null on other ranks. `wait_seconds`: how long ranks wait for a disk that completes no file. `gives_up` is called on
+  // rank 0 during a wait and returns whether to stop waiting; if empty, waits are never stopped. With `waits`, training
+  // waits until all files are on disk, so that the number of messages does not depend on the disk. `folder` and `world`
+  // must outlive this object. The destructor does not wait for a disk.
   RunCheckpoints(std::filesystem::path root, CheckpointFolder* folder, World& world, double wait_seconds,
                  std::function<bool()> gives_up = {}, bool waits = false, const CheckpointLimits& limits = {});
 
   // Finishes the previous checkpoint, then writes a checkpoint of the trainer's state. Returns when the operating
   // system has all data, which may not be on disk yet. Writes nothing and returns false if the previous checkpoint was
-  // given up, or if the folder has been deleted: without the rest of the run directory nobody could find a checkpoint.
+  // given up. Does the same if the folder has been deleted, because nobody could find a checkpoint without the rest of
+  // the run directory.
   bool write(Trainer& trainer, const std::string& run_config);
 
   // Lets rank 0 complete the checkpoint in the background, if all ranks' files are on disk by now. Throws UserError if
-  // a rank's disk failed; then nothing of the checkpoint remains, and older ones are unchanged. If the folder has been
-  // deleted, drops the checkpoint without an error.
+  // a rank's disk failed; then nothing of the checkpoint remains, and older checkpoints are unchanged. If the folder
+  // has been deleted, drops the checkpoint without an error.
   void poll();
 
   // Waits until the checkpoint is complete. Returns false if it was given up. Throws as poll() does, and UserError that

@@ -21,7 +21,7 @@ class RunControl {
   RunControl& operator=(const RunControl&) = delete;
 
   // Executes the commands that have arrived since the last call; call it between two steps. Returns the switch that the
-  // ranks must make, if any. `standing`: whether the run is paused.
+  // ranks must make, if any. `standing` tells whether the run is paused.
   std::optional<SwitchIntent> obey_commands(int64_t step, bool standing);
   // Answers the user who requested the switch, if any. `text`: its outcome.
   void after_switch(const SwitchReport& report, const std::string& text);

@@ -94,8 +94,8 @@ std::string what_fits(const RunConfig& config, const Configuration& configuratio
   return "no train.micro_batch fits; take shorter sequences (train.sequence_length) or a smaller model";
 }
 
-// Resolves the precision as the run will. Returns the reason if the device is a GPU that cannot be queried here; an
-// automatic precision then counts as bf16.
+// Resolves an automatic precision as the run will. If the device is a GPU that cannot be queried here, assumes bf16 and
+// returns the reason.
 std::optional<std::string> resolve(ExecutionConfig& execution) {
   try {
     execution.precision = resolve_precision(execution.precision, find_device(execution.device));
@@ -107,7 +107,7 @@ std::optional<std::string> resolve(ExecutionConfig& execution) {
   }
 }
 
-// Describes the fraction of attention's work that remains with documents masked, and how uneven it is over
+// Describes the fraction of attention's work that remains with masked documents, and how unevenly it is spread over
 // data-parallel ranks.
 std::string describe_documents(const RunConfig& config, const Configuration& configuration,
                                const DocumentLengths& lengths) {

@@ -1,5 +1,5 @@
 // Rank 0's tasks in a run: it decides, takes the user's commands, and writes the run directory. If rank 0 fails, the
-// new first rank takes over from the run's files.
+// new rank 0 takes these tasks over, with what the run's files contain.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class RunLeader {
   RunLeader(const RunLeader&) = delete;
   RunLeader& operator=(const RunLeader&) = delete;
 
-  // Opens the run directory. `can_judge_speed`: whether computing times, which the trainer gathers, show which ranks
+  // Opens the run directory. `can_judge_speed`: whether the computing times that the trainer gathers show which ranks
   // are slow.
   void begin(bool can_judge_speed);
   // Prints the beginning of the run.
@@ -41,8 +41,8 @@ class RunLeader {
   // Executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
   void obey_commands(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
-  // Returns whether to write a checkpoint as soon as all ranks can: the run directory was made again without the
-  // earlier ones, or a checkpoint was given up.
+  // Returns whether a checkpoint should be written as soon as all ranks can, because the run directory was recreated
+  // without the earlier checkpoints, or because a checkpoint was given up.
   bool wants_checkpoint() { return wants_checkpoint_ && output_->checkpoints().is_in_place(); }
   void ask_for_checkpoint() { wants_checkpoint_ = true; }
   // Call when a checkpoint has been started.

@@ -28,8 +28,8 @@ namespace {
 // Assumed speed of a slow disk, which decides how long before the wall-clock limit the last checkpoint starts.
 constexpr double assumed_bytes_per_second = 50e6;
 
-// How long ranks that join or leave wait for a checkpoint in progress. A scheduler that takes a machine back gives half
-// a minute or more.
+// How long ranks that join or leave wait for a checkpoint in progress. The limit is short because a scheduler that
+// takes a machine back may leave it only half a minute.
 constexpr std::chrono::seconds longest_wait_for_disk(10);
 
 // Interval at which rank 0 looks for commands while the run is paused.
@@ -195,8 +195,8 @@ void RunLoop::make_switch(PassedBoundary& passed) {
 }
 
 // Waits until the next step's shards are on all machines. Returns false if there is a reason to stop or regroup. The
-// wait is between steps, so it adds to no step's time. Ranks keep exchanging messages, so that only the shards' own
-// timeout can end the wait.
+// wait is between steps, so that no step appears slow. Ranks keep exchanging messages, so that no other timeout than
+// the one for shards ends the wait.
 bool RunLoop::await_shards(PassedBoundary& passed) {
   if (!plan_.config.data.shuffle_shards) return true;
   list_shards();
@@ -298,8 +298,8 @@ void RunLoop::stand_still(PassedBoundary& passed) {
   if (leader_ && reason == StopReason::none) leader_->output().note(concat("step ", step, ": goes on"));
 }
 
-// Measures the critical batch by branches, if that is still due after this step. A calibration counts as done even if
-// it does not finish, because otherwise a run that is often interrupted would repeat it for ever.
+// Measures the critical batch by branches, if a calibration is still due after this step. An interrupted calibration
+// counts as done, because otherwise a run that is often interrupted would repeat it for ever.
 void RunLoop::calibrate(PassedBoundary& passed) {
   CalibrationRequest request;
   if (leader_) request = leader_->calibration_due().value_or(request);
@@ -334,8 +334,8 @@ void RunLoop::note_lost_calibration(PassedBoundary& passed) {
   if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->log_calibration(*calibration);
 }
 
-// Returns whether a calibration is due whose branches end before the time limit. Clocks that are not real do not show
-// how long branches take.
+// Returns whether a calibration is due that would end before the time limit. This needs a real clock, because other
+// clocks do not show how long branches take.
 bool RunLoop::is_calibration_due() const {
   // Branches read far ahead, where shards may still be missing.
   if (!is_sound() || dataset_.held_out_samples() == 0 || plan_.config.data.shuffle_shards) return false;
@@ -366,8 +366,9 @@ void RunLoop::share_critical_batches() {
   trainer_.learn(critical_batches);
 }
 
-// Returns the reason to stop, reserving time for the checkpoint and for a next step longer than any before. If ranks
-// may join and leave, a rank that receives a signal asks to leave; the launcher decides whether the run ends.
+// Returns the reason to stop, if any. The time limit leaves time for the checkpoint and for a next step that is longer
+// than any before. If ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides
+// whether the run ends.
 StopReason RunLoop::reason_to_stop(double longest_step) const {
   const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
   const StopReason reason = stop_.reason(to_write + 2 * std::max(longest_step_, longest_step) + seconds_to_draw());
@@ -376,16 +377,16 @@ StopReason RunLoop::reason_to_stop(double longest_step) const {
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
 }
 
-// Returns the expected time to draw the run's page at its end. A page reads a bounded part of a long log: 1 s in the
-// only run that was measured, whose process took 0.35 s to start.
+// Returns the expected time to draw the run's page at its end. The time is bounded, because a page reads only a part of
+// a long log. It was 1 s in the only run that was measured, whose process took 0.35 s to start.
 double RunLoop::seconds_to_draw() const {
   constexpr double starts = 3;
   return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
 }
 
-// Returns whether a checkpoint is overdue by rank 0's clock; other ranks learn this like any reason to halt. If
-// messages move the run's clock, there are no checkpoints by time, because the number of messages must not depend on
-// the machine's clock.
+// Returns whether a checkpoint is overdue by rank 0's clock; other ranks learn this like any reason to halt. There are
+// no checkpoints by time if messages advance the run's clock, because the number of messages must not depend on the
+// machine's clock.
 bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
   const int64_t interval = plan_.config.checkpoint.interval_seconds;
   if (interval == 0 || plan_.config.cluster.clock == ClockKind::virtual_time) return false;
@@ -432,8 +433,8 @@ StopReason RunLoop::end_reason() const {
   return goes_on ? StopReason::none : reason;
 }
 
-// A process without any step evaluates regardless of its time limit. Otherwise a run that owes an evaluation, with a
-// limit shorter than its start-up, would never end, however often it is started again.
+// A process that has made no step evaluates regardless of its time limit. Otherwise a run in which only an evaluation
+// is missing could never end if its time limit is shorter than its start-up.
 std::optional<HeldOutLoss> RunLoop::evaluate() {
   return trainer_.evaluate([this] {
     const StopReason reason = reason_to_stop();
@@ -441,8 +442,8 @@ std::optional<HeldOutLoss> RunLoop::evaluate() {
   });
 }
 
-// Returns whether weights are sound. A skipped step may mean damaged weights, and a checkpoint of them would replace
-// the last sound one.
+// Returns whether the weights may be written into a checkpoint. A skipped step may mean damaged weights, and their
+// checkpoint would replace the last sound one.
 bool RunLoop::is_sound() const { return trainer_.state().skipped_in_a_row == 0; }
 
 // Makes up for an evaluation that a signal cut short before the run was resumed.

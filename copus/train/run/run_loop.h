@@ -37,8 +37,8 @@ class RunLoop {
   RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
           RunLeader* leader, Membership* membership);
 
-  // Trains until the run is complete or stopped. Returns nothing if it ends earlier because ranks join or leave. First
-  // completes the work after the latest step that `passed` lists; then keeps `passed` up to date.
+  // Trains until the run is complete or stopped. Returns nothing if ranks join or leave before that. `passed` tells
+  // which work after the latest step is already done; the rest is done first. Keeps `passed` up to date.
   std::optional<RunEnd> until_end(PassedBoundary& passed);
 
  private:

@@ -77,8 +77,8 @@ RunOutput::RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after)
   tell_of_missing_lines();
 }
 
-// Returns `resumed_after`, after checking that no later checkpoint will be overwritten, and that no step logged since
-// the run was planned will be cut from the log. Does not rely on checks by callers. Throws UserError.
+// Returns `resumed_after`. Throws UserError if a later checkpoint would be overwritten, or if a step that was logged
+// since the run was planned would be removed from the log.
 std::optional<int64_t> RunOutput::first_unless_more_is_there(std::optional<int64_t> resumed_after) const {
   const int64_t step = resumed_after.value_or(0);
   if (!plan_.state_is_in_memory) checkpoints_.check_none_is_later_than(step);

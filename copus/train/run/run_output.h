@@ -36,8 +36,8 @@ class RunOutput {
   RunOutput(const RunPlan& plan, std::optional<int64_t> resumed_after);
 
   void note(const std::string& line) { progress_.note(line); }
-  // Print the beginning and the end of the run. `step_time`: describes the prediction of step times, and at the end its
-  // error; empty without predictions.
+  // These functions print what a user should know at the beginning and at the end of the run. `step_time`: describes
+  // the prediction of step times, and at the end its error; empty without predictions.
   void introduce(const Dataset& dataset, const World& world, const std::optional<std::string>& step_time);
   void say_goodbye(const RunSummary& summary, const Trainer& trainer, const Dataset& dataset,
                    const std::optional<std::string>& step_time);
@@ -47,22 +47,21 @@ class RunOutput {
   void add(const StepRecord& record, const Trainer& trainer);
   void add(const Decision& decision);
   void add(const SwitchReport& report);
-  // Returns whether an evaluation is missing after the step from which the run was resumed: by the settings at that
-  // time it was due, but the run stopped first. `is_last`: the step is the run's last one, which always needs an
-  // evaluation.
+  // Returns whether the evaluation after the step from which the run was resumed is missing, because the run stopped
+  // before it. `is_last`: the step is the run's last one, which always needs an evaluation.
   bool owes_evaluation(bool is_last) const;
   // Logs the result of that evaluation.
   void add_owed_evaluation(const HeldOutLoss& loss);
   // Returns once the log of steps is durable on disk.
   void sync() { log_.sync(); }
-  // Calls `write`, which writes a file that the run does not need. Ignores errors if the run directory is gone;
-  // keep_directory() creates it again.
+  // Calls `write`, which writes a file that the run can do without. Ignores errors if the run directory is gone,
+  // because keep_directory() will create it again.
   void unless_gone(const std::function<void()>& write) const;
 
   // Checks whether the run directory, or files needed to resume, have been deleted or moved. If so, creates the
-  // directory again with the log so far, and returns true; checkpoints are lost. `has_more`: whether files of other
-  // objects exist; `put_back_more` creates these. If the directory cannot be created, warns once, and tries again in
-  // the next call.
+  // directory again with the log so far, and returns true; checkpoints are lost. `has_more`: whether the files that
+  // other objects keep there still exist; `put_back_more` creates those files again. If the directory cannot be
+  // created, warns once, and tries again in the next call.
   bool keep_directory(bool has_more, const std::function<void()>& put_back_more);
 
   // Returns the folder of this run's checkpoints.

@@ -105,8 +105,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Keeps a batch that the configuration derives from train.global_batch (value 0) when `now` changes train.global_batch.
-// Writes `then` in the same form, so that no change is reported.
+// Settings of batches may be 0, which means train.global_batch. If `now` has another train.global_batch than `then`,
+// such a setting is replaced by the old batch. It is replaced in `then` too, so that no change is reported.
 void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
   const auto resolved = [&](RunConfig& config) {
     return batch(config) > 0 ? batch(config) : config.train.global_batch;
@@ -116,8 +116,8 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// Keeps the reference batches of a run that continues with another batch. The learning rate is still scaled from the
-// first batch, and the run ends after as many tokens as it would have with the first batch.
+// Keeps the reference batches of a run that continues with another batch. So the learning rate is still scaled from the
+// first batch, and the run ends after the same number of tokens.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
@@ -129,8 +129,8 @@ bool begins_schedule(const RunConfig& then, const RunConfig& now) {
   return then.adapt.policy != PolicyKind::steps || then.adapt.advise || then.adapt.schedule != now.adapt.schedule;
 }
 
-// Sets the batch to the schedule's batch at this point. Throws UserError if the schedule changes it again after the
-// first step, which ranks would have to know earlier.
+// Sets the batch to the schedule's batch at this point. Throws UserError if the schedule changes the batch again after
+// the first step, because ranks need an earlier announcement.
 void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
   const StepSchedule schedule = parse_step_schedule(plan.config.adapt.schedule, plan.config.train.sequence_length);
   const int64_t batch = plan.start.global_batch = scheduled_batch(schedule, consumed_samples);
@@ -142,8 +142,8 @@ void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
                          consumed_samples + 2 * batch, " samples or later, or leave this piece out"));
 }
 
-// Takes the configuration from the checkpoint, into which a policy or a command may have moved the run. The exception
-// is a user who gives another number of ranks, or settings other than `before`, the run's earlier ones.
+// Resumes in the checkpoint's configuration, into which a policy or a command may have moved the run. Does nothing if
+// the user gives another number of ranks, or settings that differ from the run's earlier settings `before`.
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
@@ -165,8 +165,8 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
                          "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
 }
 
-// Throws UserError for another optimizer. Called first, because otherwise settings of the run's optimizer would be
-// refused as unknown to the other optimizer.
+// Throws UserError if the user gives another optimizer. Called first, because otherwise the message would be that
+// settings of the run's optimizer are unknown to the other optimizer.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";
   for (const std::string& text : overrides) {

@@ -61,16 +61,17 @@ class ClaimedDirectory {
   bool made_parent_ = false;
 };
 
-// Reads configuration and checkpoint, and returns the plan of the run. Writes nothing. With `resume`, a configuration
-// and a directory without a run, plans a new run, so that a scheduler can repeat one command line. Throws UserError
+// Reads configuration and checkpoint, and returns the plan of the run. Writes nothing. If `resume` is set and a
+// configuration is given, but the directory has no run, plans a new run, so that a scheduler can repeat one command
+// line. Throws UserError
 // - for any mistake in the configuration,
 // - for a run directory that is not empty, without `resume`,
-// - if there is nothing to resume, or a checkpoint is needed and none is undamaged,
+// - if there is nothing to resume, or if a checkpoint is needed and all are damaged,
 // - if a setting differs that may not change within a run.
 RunPlan plan_run(const RunRequest& request);
 
-// Sets `checkpoint` to the run's newest undamaged one, and sets `damage` and `logged_step`. Throws UserError if all are
-// damaged, unless the state is in memory.
+// Sets `checkpoint` to the run's newest undamaged checkpoint, and sets `damage` and `logged_step`. Throws UserError if
+// all checkpoints are damaged, unless the state is in memory.
 void take_newest_checkpoint(RunPlan& plan, bool has_memory = false);
 
 // Whether a key of the configuration may change when a run is resumed.
@@ -82,8 +83,8 @@ enum class ChangeOnResume {
 ChangeOnResume change_on_resume(const std::string& key);
 
 // Compares a run's configuration with the configuration with which it resumes. Returns one line for each change to
-// report. Settings that `now` leaves open, such as an automatic precision, keep their values in `then`. `overrides`: as
-// in RunRequest. Throws UserError with key and both values if a change is not allowed.
+// report. Settings that `now` leaves open, such as an automatic precision, keep their values from `then`. `overrides`:
+// as in RunRequest. Throws UserError with key and both values if a change is not allowed.
 std::vector<std::string> check_changes(const RunConfig& then, const RunConfig& now,
                                        const std::vector<std::string>& overrides);
 

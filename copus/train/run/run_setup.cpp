@@ -56,9 +56,9 @@ void verify_together(const Checkpoint& checkpoint, World& world) {
 
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
   install_caching_allocator();
-  // Limits the memory of the process on a CPU: a run that a policy or command moves may try to use more memory than
-  // there is, and must fail before the machine runs out. GPUs report lack of memory themselves. On the modelled clock
-  // there is no limit, because the described memory belongs to other devices.
+  // Limits the memory of the process on a CPU. A policy or command may move the run to a layout that needs more memory
+  // than there is. Allocation must then fail before the machine runs out of memory. GPUs report lack of memory
+  // themselves. On the modelled clock there is no limit, because the described memory belongs to other devices.
   if (device.is_cpu() && !config.cluster.is_modelled()) {
     set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
   }

@@ -16,8 +16,8 @@ namespace copus {
 // every thread of these ranks has a core.
 bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks);
 
-// Checks that the job of a modelled clock fits: its devices do not exist, so they cannot report lack of memory. Throws
-// UserError.
+// Throws UserError if the job of a modelled clock does not fit into its devices' memory. These devices do not exist, so
+// no allocation would fail.
 void check_modelled_job(const RunPlan& plan);
 
 // Bytes of weights, gradients and moments.
@@ -26,12 +26,12 @@ struct StateBytes {
   double of_machine = 0;  // of all ranks on one machine
 };
 
-// Returns the bytes of a rank and of its machine. Pipeline ranks hold unequal parts. In jobs on several machines each
-// machine counts as if it held a part of the whole state in proportion to its number of ranks.
+// Returns the bytes of a rank and of its machine. Pipeline ranks hold unequal parts. In jobs on several machines, each
+// machine is assumed to hold a part of the whole state in proportion to its number of ranks.
 StateBytes state_bytes_of(const RunConfig& config, const ParallelStrategy& strategy, int64_t rank, int64_t local_ranks);
 
-// Checks that no rank of a layout holds only a part of a unit. A unit is a set of elements that an optimizer with these
-// slots must update together. Throws UserError that names the tensor.
+// Checks that the layout splits no unit, a set of elements that an optimizer with these slots must update together,
+// over several ranks. Throws UserError that names the tensor.
 void check_units(const RunConfig& config, const Configuration& configuration, const std::vector<OptimizerSlot>& slots);
 
 // Checks, on all ranks together and before any allocates, that the machine has enough memory for their training state.
@@ -41,15 +41,15 @@ void check_state_fits(const RunConfig& config, const Configuration& configuratio
                       int64_t local_ranks, World& world);
 
 // Checks that all ranks begin with the same configuration and data. Ranks on several machines might have read different
-// files, and would then wait for each other for ever or train another model. Throws UserError.
+// files. They would then wait for each other for ever, or train different models. Throws UserError.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world);
 
 // Loads the initial state from the run's checkpoint or from a model file. All ranks call it and verify the checkpoint
 // together. Throws UserError if a file is invalid, or if ranks do not share the run directory.
 void load_first_state(const RunPlan& plan, Trainer& trainer, World& world);
 
-// Returns whether ranks' computing times show which ranks are slow; the same on all ranks, decided by rank 0. They do
-// not if ranks share cores, on GPUs (where the host knows only when it issued an operation), and on the modelled clock
+// Returns whether ranks' computing times show which ranks are slow. Rank 0 decides for all. Computing times do not show
+// it if ranks share cores, on GPUs (where the host knows only when it issued an operation), and on the modelled clock
 // (where all ranks are equally fast).
 bool agree_to_judge_speed(const RunConfig& config, at::Device device, bool have_cores, World& world);
 

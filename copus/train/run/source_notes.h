@@ -12,8 +12,8 @@ namespace copus {
 inline constexpr size_t most_sources_told = 8;
 
 // Returns one line per source: its sequences, its fraction of the samples, and how often a run of `samples` samples (0:
-// unknown) reads each sequence. With many sources returns only the lines of the most and least read ones; for a single
-// source no line.
+// unknown) reads each sequence. With many sources, returns lines only for the most and the least read sources. For a
+// single source, returns no line.
 std::vector<std::string> describe_sources(const std::vector<TrainingSource>& sources, double samples);
 
 // Returns lines about an evaluation: which sequences it reads, and each source's weight in its loss. Empty if it reads

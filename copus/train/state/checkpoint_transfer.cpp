@@ -22,8 +22,8 @@ struct Piece {
   int64_t tensor = 0, parameter = 0, begin = 0, end = 0;
 };
 
-// The content of a tensor of the plan: a kind of state (in the order of state_in_order()), and parameters by canonical
-// index.
+// The content of a tensor of the plan: a kind of state (as index into state_in_order()), and parameters (by canonical
+// index).
 struct Content {
   size_t kind = 0;
   std::vector<int64_t> parameters;
@@ -49,8 +49,8 @@ std::vector<Content> contents_of(const RankModel& model) {
   return contents;
 }
 
-// Returns the elements of a part's box that lie in a piece. Both are row-major, so these elements are contiguous in the
-// box.
+// Returns the elements of a part's box that lie in a piece. Box and piece are both row-major, so these elements are
+// contiguous in the box.
 Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const Piece& piece) {
   const int64_t row_stride = shape.back();
   const bool is_matrix = part.box.begin.size() == 2;

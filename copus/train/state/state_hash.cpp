@@ -150,8 +150,9 @@ struct HeldBucket {
   }
 };
 
-// Returns whether this rank's copy of a parameter counts in the first sum. Of several data-parallel ranks that update
-// the same elements, and of several replicas, only the first counts. Of a tied pair only the embedding counts.
+// Returns whether this rank's copy of a parameter counts in the first sum. Among data-parallel ranks that update the
+// same elements, and among tensor-parallel replicas, only the first counts. Of a tied embedding and head, only the
+// embedding counts.
 bool is_counted(const LocalParameter& parameter, const Placement& placement) {
   return !parameter.tied_copy && placement.here.tensor % parameter.sharding.replicas == 0 &&
          placement.here.data < placement.strategy.optimizer_shards();

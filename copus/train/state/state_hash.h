@@ -3,8 +3,8 @@
 //
 // The first sum counts each element once. The second sum adds all copies that ranks hold: data-parallel copies,
 // tensor-parallel replicas, both sides of a tied embedding, gathered weights. It subtracts each counted element as
-// often as its layout has copies, so it is zero if all copies have the same bits. This needs neither groups nor a
-// second message: one sum over all ranks shows any difference.
+// often as the layout has copies of it, so it is zero if all copies have the same bits. One sum over all ranks thus
+// shows any difference between copies.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The record of an arena (StateArena::write_record): all values besides tensors that a process needs to continue from
-// the training state in a layout's arenas. Each rank writes it when a step or a move is decided, before it acts on the
-// decision.
+// The record of an arena (StateArena::write_record). It has all values that a process needs, in addition to the tensors
+// in the arenas, to continue from the training state of a layout. Each rank writes it when a step or a move is decided,
+// before it acts on the decision.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,8 +15,8 @@
 
 namespace copus {
 
-// The age of a record. The arenas hold the state of the latest record: a rank writes a record of the next layout before
-// it releases the old one, and a step's record before the step changes weights.
+// The age of a record. The arenas hold the state that the latest record describes, because a rank writes the record of
+// a new layout before it releases the old layout, and the record of a step before the step changes weights.
 struct RecordAge {
   int64_t loaded_in = -1;
   int64_t moves = 0;
@@ -35,14 +35,14 @@ struct FoundRecord {
   std::string text;
 };
 
-// Returns the latest record that this process can read (StateArena::ended) about state loaded in epoch `loaded_in`.
-// `arena` may be null.
+// Returns the latest record of an ended process that this process can read (StateArena::ended). Considers only records
+// about state that was loaded in epoch `loaded_in`. `arena` may be null.
 FoundRecord latest_record(const StateArena* arena, int64_t loaded_in);
 
 // Returns the latest epoch of loading in any such record; -1 without records.
 int64_t latest_load_on_record(const StateArena* arena);
 
-// Restores `state` from the record. It then has the addresses of other processes' state, and no state of its own.
+// Restores `state` from the record. `state` then has the addresses of other processes' state, and no state of its own.
 // Throws InternalError if the recorded weights are not of `dtype`.
 void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& state);
 

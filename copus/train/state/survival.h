@@ -31,19 +31,19 @@ class Survival {
   const std::vector<BucketState>& mine() const { return kept_->at_rest.mine; }
   void release_gradients();
 
-  // Sends the addresses of `state`, this rank's part, to all ranks; every rank calls it, whether the state survives or
-  // not. `processes`: the process of each rank.
+  // Sends the addresses of `state`, this rank's part of the state, to all ranks. Every rank calls this, even if the
+  // job's state does not survive failures. `processes`: the process of each rank.
   void share_addresses(StateMover& mover, const std::vector<BucketState>& state, std::vector<int64_t> processes);
 
-  // Call when all ranks have loaded their state, in this epoch. Processes that never held state can continue from the
-  // records written from then on.
+  // Call when all ranks have loaded their state in this epoch. From then on, records are written, so that processes
+  // that never held state can continue the run.
   void begin_records(int64_t epoch, const TrainingState& training);
   void write_record(const TrainingState& training) const;
   // Records that update `number` is complete: the state was loaded.
   void mark_update_complete(int64_t number);
 
-  // The parts of a step, in this order. `decide`: this rank has the numbers of step `step`, other ranks may not have
-  // them. `confirm`: all ranks have them, and no rank has changed a weight.
+  // The parts of a step, in this order. decide(): this rank has the agreed numbers of step `step`, other ranks may not
+  // have them yet. confirm(): all ranks have these numbers, and no rank has changed a weight yet.
   void decide(int64_t step, const StepAgreement& agreed);
   void confirm(const StepAgreement& agreed, const TrainingState& training);
   // Returns the journal that the update must keep; null if it needs none.

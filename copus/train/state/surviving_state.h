@@ -1,11 +1,11 @@
 // The state that a process keeps from one epoch of a job to the next, when ranks have failed, joined or left: the
 // progress of training, and the training state, whose arenas outlive the processes that filled them.
 //
-// It never contains half-done work without a way to complete it. A step is decided once one rank has the numbers on
-// which all ranks agree. A rank changes its weights only when all ranks have these numbers, and its journal records the
-// progress of the update. A move is decided once one rank knows that all ranks have their part of the new layout. A
-// rank releases the old layout only when all ranks know this. The remaining ranks can therefore find out what was
-// decided and complete it, also for ended ranks.
+// Half-done work can always be completed from this state. A step is decided once one rank has the numbers on which all
+// ranks agree. A rank changes its weights only when all ranks have these numbers, and its journal records the progress
+// of the update. A move is decided once one rank knows that all ranks have their part of the new layout. A rank
+// releases the old layout only when all ranks know this. The remaining ranks can therefore find out what was decided
+// and complete it, also for ended ranks.
 //
 // Whenever the progress of training changes, each rank writes it into its arena's record (state_record.h). If all
 // processes have ended, new processes read the progress there.

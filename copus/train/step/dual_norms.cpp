@@ -17,8 +17,8 @@ double inner_product(const at::Tensor& one, const at::Tensor& other) {
   return one.mul(other).sum(at::kDouble).item<double>();
 }
 
-// Returns the matrix with the same singular vectors and singular values of 1, except for values that are tiny relative
-// to the largest.
+// Returns the matrix with the same singular vectors whose singular values are all 1. Only singular values that are tiny
+// relative to the largest remain below 1.
 at::Tensor orthogonal_factor(const at::Tensor& matrix) {
   constexpr int64_t steps = 12;
   return kernels::map_singular_values(matrix, newton_schulz_polynomials(NewtonSchulz::polar_express, steps),
@@ -46,8 +46,8 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   groups_ = num_measured_groups(parameters.model());
 }
 
-// Mixes the indices before it divides them into groups. Without this, a group would have only some kinds of matrices,
-// because the kinds of a layer's matrices repeat at a fixed distance.
+// Shuffles the indices before it divides them into groups. Otherwise a group would have only some kinds of matrices,
+// because the kinds repeat from layer to layer at a fixed distance.
 bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
   constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
   const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;

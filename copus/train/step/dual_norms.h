@@ -1,6 +1,6 @@
 // Measures the gradient and its noise in the norms that belong to an optimizer's steps (statistics/dual_noise.h), on
 // some hidden matrices in some steps. It compares the gradient of a part of the step's samples, which GradientProbe has
-// kept, with the gradient of the others: both belong to the same weights.
+// kept, with the gradient of the other samples, at the same weights.
 #pragma once
 
 #include <array>
@@ -46,8 +46,8 @@ class DualMeasurement {
   static constexpr size_t num_sums = 7;
 
   // Returns this rank's sums over the matrices that it owns. `kept`: the gradients of parameters_of(number) in `share`
-  // of the step's samples, from GradientProbe::take_kept(). All ranks of a pipeline rank call it before the optimizer's
-  // update.
+  // of the step's samples, from GradientProbe::take_kept(). All ranks of a pipeline stage call this before the
+  // optimizer's update.
   std::array<ExactSum, num_sums> measure(int64_t number, const std::vector<at::Tensor>& kept, double share,
                                          double gradient_factor);
 

@@ -1,6 +1,6 @@
-// Gathers whole weights on ranks that update only their shard. With ZeRO-1 and 2 weights stay whole: each update starts
-// to gather all buckets, and a bucket's first use waits for its gather. With ZeRO-3 a bucket is whole only while it is
-// in use; its gather overlaps with the computation on the previous bucket.
+// Gathers whole weights on ranks that update only their shard. With ZeRO-1 and 2, whole weights are kept: each update
+// starts to gather all buckets, and a bucket's first use waits for its gather. With ZeRO-3 a bucket is whole only while
+// it is in use; its gather overlaps with the computation on the previous bucket.
 #pragma once
 
 #include <cstdint>

@@ -199,9 +199,9 @@ void GradientProbe::copy_partial(int64_t chunk, GradientPart part) {
   }
 }
 
-// Starts the sums of the copied partial gradients. Reductions and passes may use the same groups. All ranks of a group
-// nevertheless issue its operations in the same order, because they are in the same pipeline stage, execute the same
-// actions, and start these sums between the same two actions.
+// Starts the sums of the copied partial gradients. Their groups may also be used by reductions and passes, so all ranks
+// of a group must start these sums at the same place in its sequence of operations. They do, because ranks of one
+// pipeline stage execute the same actions and start the sums between the same two.
 void GradientProbe::start_partial() {
   for (PartialVector& vector : partial_) {
     vector.work = vector.group->start_all_reduce(vector.values.data_ptr(), vector.values.numel(),
@@ -217,9 +217,8 @@ void GradientProbe::read_tied(const Parameter& copy) {
   (copy.tied_copy ? head_rows_ : embedding_rows_) = kernels::embedding(copy.gradient, rows_);
 }
 
-// Sends the rows of a tied embedding. This must not happen earlier: with two stages, the group of the two copies is
-// also the pipeline's group. Its messages arrive in the order of sending, and the first stage receives gradients until
-// now. The last stage finishes long before.
+// Sends the rows of a tied embedding. They must be sent after the pipeline's messages: with two stages, the group of
+// the two copies is also the pipeline's group, whose messages arrive in the order of sending.
 void GradientProbe::schedule_done() {
   const bool has_both = embedding_ != nullptr && head_ != nullptr;
   if (!reads_prefix() || is_row_.empty() || has_both || rows_.numel() == 0) return;

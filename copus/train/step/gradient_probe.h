@@ -1,7 +1,7 @@
-// Reads, during a step, squared norms of gradients of batches smaller than the global batch, and keeps such gradients
-// of some parameters. From them training measures the gradient noise scale, in several norms (copus/statistics). Each
-// parameter's Sharding says which gradients are replicated, partial or tied, so in any layout the result is the norm of
-// the logical parameter vector.
+// Measures, during a step, gradients of batches smaller than the global batch: their squared norms, and for some
+// parameters the gradients themselves. The noise scale is computed from them (copus/statistics). Each parameter's
+// Sharding says which gradients are replicated, partial or tied, so the norms are those of the whole parameter vector
+// in any layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ namespace copus {
 // The pass that completes a parameter's gradient: B (input_pass) or W (weight_pass), which may come later.
 enum class GradientPart { input_pass, weight_pass };
 
-// All ranks of a layout call these functions in every step in this order: begin(), then those that the executor and the
-// reduction call, then finish().
+// In every step, all ranks of a layout call begin() first and finish() last. The executor and the reduction call the
+// other functions in between.
 class GradientProbe {
  public:
   // All three arguments must outlive this object.
@@ -35,8 +35,8 @@ class GradientProbe {
   // embedding with a gradient on the embedding's side.
   void begin(ProbeSource source, const MicroBatch& first);
 
-  // Chooses the parameters whose gradients of a small batch the next step keeps, by their indices in the store: linear
-  // weights only. Discards what is kept.
+  // Chooses the parameters whose small-batch gradients the next step keeps, by their indices in the store. Only linear
+  // weights are possible. Discards the gradients kept so far.
   void keep(std::vector<int64_t> parameters);
 
   // Call with source `prefix` when this part of a chunk's gradients of the first micro-batch is complete, before later
@@ -48,7 +48,7 @@ class GradientProbe {
 
   // Call just before a bucket's gradient enters its data-parallel reduction. With source `rank`, the bucket's partial
   // and tied gradients must already have been summed. With source `prefix_of_each_rank`, which reads only the first
-  // micro-batch, only the partial gradients must have been summed.
+  // micro-batch, only the bucket's partial gradients must have been summed.
   void before_data_parallel(int64_t bucket);
 
   // Ends the step's gradients: waits, in the order of the device's work, for all operations in flight.
@@ -58,12 +58,12 @@ class GradientProbe {
   // data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
   ExactSum take();
 
-  // Returns the kept gradients in the order of keep(), summed over the data-parallel ranks whose small batches count:
-  // each flat, with the elements of this rank's box of the parameter, in the master dtype, with the step's loss scale.
-  // Empty if the step had no source or nothing was to be kept. All ranks call it after finish().
+  // Returns the kept gradients in the order of keep(), summed over ranks_kept() data-parallel ranks. Each is flat, in
+  // the master dtype and with the step's loss scale, and has the elements of this rank's part of the parameter. Empty
+  // if the step had no source or nothing was to be kept. All ranks call it after finish().
   std::vector<at::Tensor> take_kept();
-  // The number of data-parallel ranks whose small batches take_kept() sums up: with source `rank` half of them, so that
-  // the others' gradients are independent of the sum, and otherwise all.
+  // Returns the number of data-parallel ranks over which take_kept() sums. With source `rank` these are half of the
+  // ranks, so that the gradients of the other half are independent of the sum; otherwise all ranks.
   static int64_t ranks_kept(ProbeSource source, int64_t data_parallel);
 
  private:
@@ -122,8 +122,8 @@ class GradientProbe {
   ProbeSource source_ = ProbeSource::none;
   kernels::NormSum sum_, subtracted_;
   size_t parts_to_come_ = 0;
-  // The distinct tokens of the first micro-batch in this rank's part of the vocabulary, as ascending rows of this part;
-  // and the gradients of these rows, [rows, hidden].
+  // rows_: the distinct tokens of the first micro-batch in this rank's part of the vocabulary, as ascending rows of
+  // this part. The other two: the gradients of these rows in the two copies of the tied embedding, [rows, hidden].
   at::Tensor rows_, embedding_rows_, head_rows_;
   std::vector<uint8_t> is_row_;
   Work sent_;

@@ -49,8 +49,8 @@ void GradientReduction::begin(int64_t micro_batches) {
 
 void GradientReduction::pass_begins(int64_t bucket) {
   if (!cuts_gradients_) return;
-  // Without a pipeline, a micro-batch's backward pass begins long after the previous one has ended. By then older
-  // reductions may be awaited, so that gradients of embedding and head need not exist at the same time.
+  // Without a pipeline, a whole forward pass lies between two backward passes. So waiting here for older reductions
+  // costs little, and gradients of embedding and head need not exist at the same time.
   const bool is_next_pass =
       parameters_.placement().strategy.pipeline_parallel == 1 && !reducing_.empty() && reducing_.back().bucket < bucket;
   while (num_under_way() >= (is_next_pass ? 1 : most_whole_) || is_under_way(bucket)) finish_oldest();

@@ -12,24 +12,23 @@
 
 namespace copus {
 
-// Reduces every step's gradients as the parameters' Sharding says. A bucket is summed
+// Reduces the gradients of every step, according to the Sharding of the parameters. A bucket is summed
 // 1. for partial parameters: over their replica groups,
 // 2. for a tied embedding: over its two copies,
-// 3. over the data-parallel ranks: by an all-reduce, or with ZeRO by a reduce-scatter into this rank's shard of the
-// bucket
-//   (the rest of its gradient is then undefined),
+// 3. over the data-parallel ranks: by an all-reduce, or with ZeRO by a reduce-scatter into this rank's shard
+//    (the other elements of the gradient are then undefined),
 // 4. with several copies of the shards: over the ranks with the same shard, once the step's shard is complete.
 //
 // Sums follow the order of the ranks. Sums of tied embeddings are embedding + head.
 //
 // With ZeRO-2 and 3 a rank keeps only its shard. Each micro-batch's gradients are reduced separately and added to the
 // shard, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two whole buckets
-// exist at once: one to which a pass adds, and one that is being reduced. Partial parameters, which are summed first,
-// need a third.
+// exist at once: one to which a pass adds, and one that is being reduced. With partial parameters, whose sums come
+// first, a third bucket exists.
 //
 // With one micro-batch, a tied embedding's two gradients are summed before the reduction, so that the bits are the same
-// as in the other ZeRO stages. With several micro-batches their shards are summed at the end, which saves whole
-// buckets, and a message between pipeline stages per micro-batch.
+// as in the other ZeRO stages. With several micro-batches, the shards of the two gradients are summed at the end of the
+// step. This saves memory for whole buckets, and one message between pipeline stages per micro-batch.
 class GradientReduction {
  public:
   // All three arguments must outlive this object. `probe` sees each bucket between steps 2 and 3.

@@ -31,8 +31,8 @@ class MatrixExchange {
   // Returns the round's matrix that this rank owns; null if there is none.
   const SharedMatrix* own(const Round& round) const;
 
-  // Returns the round's matrix that this rank owns, assembled from the results of `read` on the ranks with its parts;
-  // undefined if there is none.
+  // Returns the matrix that this rank owns in the round; undefined if it owns none. The matrix is assembled from its
+  // parts: every rank that holds a part gets it from `read` and sends it to the owner.
   at::Tensor gather(const Round& round, const ReadPart& read);
   // Copies the parts of each owner's matrix into the tensors that `read` returns on the ranks with these parts.
   void distribute(const Round& round, const at::Tensor& own, const ReadPart& read);

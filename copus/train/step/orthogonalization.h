@@ -17,7 +17,7 @@ class Orthogonalization {
                     MatrixExchange& exchange);
 
   // Computes the directions of the update from the reduced gradients in `parameters`, multiplied by gradient_factor.
-  // Stores them in the optimizer's second slot, scaled by update_factor(). All ranks of a pipeline rank call it. The
+  // Stores them in the optimizer's second slot, scaled by update_factor(). All ranks of a pipeline stage call this. The
   // same matrix gives the same bits in every layout.
   void run(double gradient_factor);
 

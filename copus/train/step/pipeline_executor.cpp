@@ -141,8 +141,8 @@ class PipelineExecutor::Pass : private BucketUse {
     reduces_ = reduction_.reduces_each_micro_batch() || (is_whole_backward && is_last(action));
   }
 
-  // Charges a bucket's operations to the modelled clock as soon as they are done, so that the reduction of the bucket's
-  // gradients does not begin earlier, and gathers of weights overlap with the operations.
+  // Charges a bucket's operations to the virtual clock. Called right after the operations: then gathers of other
+  // weights overlap with them, and the reduction of the bucket's gradients begins only when they are done.
   void charge(int64_t bucket) {
     const int64_t layer = executor_.layer_of(bucket);
     double& left = layer < 0 ? left_.head : left_.layers[layer - left_.first_layer];
@@ -202,8 +202,8 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // The current action: operations not charged yet, whether it reads weights, and whether the buckets that it completes
-  // are reduced.
+  // These describe the current action: its operations that are not charged yet, whether it reads weights, and whether
+  // the buckets that it completes are reduced.
   Flops left_{};
   bool uses_weights_ = false;
   bool reduces_ = false;

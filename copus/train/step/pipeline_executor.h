@@ -30,8 +30,9 @@ class PipelineExecutor {
   // main gradients. Returns the unscaled sums of token losses, float64 [micro-batches] on the device: equal on all
   // tensor-parallel ranks of the last stage, zero on other stages.
   //
-  // Meanwhile reports each bucket with a complete gradient to `reduction` (not begun), complete gradients of the first
-  // micro-batch to `probe` (begun), and the time of each action to `recorder`. Does not wait for the device.
+  // Meanwhile reports complete gradients of buckets to `reduction`, complete gradients of the first micro-batch to
+  // `probe`, and the time of each action to `recorder`. The caller must have begun `probe`, but not `reduction`. Does
+  // not wait for the device.
   at::Tensor run(const Schedule& schedule, const std::vector<MicroBatch>& micro_batches, GradientReduction& reduction,
                  GradientProbe& probe, StepRecorder& recorder);
 
@@ -62,8 +63,8 @@ class PipelineExecutor {
   void send(const at::Tensor& tensor, int64_t distance, bool with_next_receive = false);
   Work start_receive(const at::Tensor& tensor, int64_t distance);
   int64_t neighbour(int64_t distance) const;
-  // Returns the link to another stage (Route). `direction`: 1 for messages to later stages, -1 to earlier ones. Both
-  // directions share a link unless ranks have several chunks (joins_receive).
+  // Returns the link to another stage (Route). `direction`: 1 for messages to later stages, -1 for messages to earlier
+  // stages. Both directions share a link unless ranks have several chunks (joins_receive).
   int64_t link_to(int64_t distance, int64_t direction) const;
   void drop_finished_sends();
   const ParallelStrategy& strategy() const { return parameters_.placement().strategy; }

@@ -1,5 +1,5 @@
 // Plans which gradients of smaller batches a step can measure. The norms of such a gradient and of the whole gradient
-// give the gradient noise scale. Pure: the result is the same on all ranks and after a resume.
+// give the gradient noise scale. The result is the same on all ranks and after a resume.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,7 @@ bool measures_dual_norms(const RunConfig& config, int64_t step);
 
 // Plans the measurement of step `step` (from 1) in a configuration. If the whole step is one micro-batch, it is split
 // in two in every noise_scale.split_interval-th step and in steps that measure noise in dual norms. Without `measure`
-// the step measures nothing and is not split. `config` gives the intervals, and the sequence length of the job whose
-// ranks measure.
+// the step measures nothing and is not split. `config` gives the intervals and the sequence length.
 ProbePlan plan_probe(const RunConfig& config, const Configuration& configuration, int64_t step, bool measure);
 
 // Explains why no step in this configuration can measure the noise scale, and what to change; empty if some can.

@@ -26,8 +26,8 @@ namespace copus {
 // One rank's model. Neither copyable nor movable, because its members refer to each other.
 class RankModel {
  public:
-  // Takes `state`, the state of this rank's buckets in the layout, including gradients. Except for the layout, `config`
-  // determines everything. `world` and `recorder` must outlive this object.
+  // Takes `state`, the state of this rank's buckets in the layout, including gradients. Everything except the layout
+  // comes from `config`. `world` and `recorder` must outlive this object.
   RankModel(const RunConfig& config, const ParallelStrategy& strategy, World& world, StepRecorder& recorder,
             const std::vector<BucketState>& state);
   RankModel(const RankModel&) = delete;
@@ -46,10 +46,10 @@ class RankModel {
   // Begins step `step` (from 1): sets the gradients to zero.
   void begin_gradients(const ProbePlan& plan, int64_t step);
 
-  // Computes what needs whole matrices before the ranks agree on the step: the directions of the update, if the
-  // optimizer has any, and norms that the step measures, which it returns. `squared_norm`: this rank's part of the
-  // squared norm of the gradient. Every rank calls it. Once all ranks have agreed on the step, all have their
-  // directions; on a GPU the work may still be queued.
+  // Computes what needs whole matrices, before the ranks agree on the step: the directions of the update, if the
+  // optimizer has any, and the dual norms, if `plan` measures them. Returns the dual norms. `squared_norm`: this rank's
+  // part of the squared norm of the gradient. Every rank calls it. Once all ranks have agreed on the step, all have
+  // their directions; on a GPU the work may still be queued.
   std::optional<DualNormsOfStep> prepare_update(const ExactSum& squared_norm, const ProbePlan& plan, int64_t step,
                                                 int64_t global_batch);
 

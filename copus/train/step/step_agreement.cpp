@@ -40,8 +40,8 @@ ExactSum take_sum(std::span<const int64_t>& words) {
 int64_t to_word(double value) { return std::bit_cast<int64_t>(value); }
 double to_double(int64_t word) { return std::bit_cast<double>(word); }
 
-// Number of words of rank 0's intent: its configuration, then its other fields. All zeros: no intent (no configuration
-// is all zeros).
+// Number of words of rank 0's intent: its configuration, then its other fields. Zeros in all words mean no intent,
+// because no configuration is all zeros.
 constexpr size_t words_of_intent = num_configuration_fields + 3;
 
 std::array<int64_t, words_of_intent> to_words(const SwitchIntent& intent) {
@@ -66,7 +66,7 @@ std::optional<SwitchIntent> take_intent(std::span<const int64_t>& words) {
 }
 
 // Encodes a rank's reason to stop in one word: rank 0's reason, and whether the rank received a signal. The sum of the
-// words over ranks preserves both.
+// words over ranks still shows both.
 constexpr int64_t one_interrupted = 1;
 constexpr int64_t one_terminated = int64_t{1} << 28;  // leaves room to count fewer than 2^28 ranks
 constexpr int64_t one_reason = int64_t{1} << 56;

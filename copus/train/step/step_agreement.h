@@ -50,9 +50,10 @@ struct StepAgreement {
 };
 
 // Agrees on a step's numbers in two operations, which every rank calls one after the other. Their messages have
-// TrainingSystem::agreement_bytes. A rank with the numbers knows that all ranks have their gradients; a rank that also
-// has the time knows that all ranks have the numbers. After the first operation all fields are the same on all ranks,
-// except `now` and `seconds`, which differ until the second. No weight may depend on these two.
+// TrainingSystem::agreement_bytes. A rank that has completed the first operation knows that all ranks have their
+// gradients. A rank that has completed the second, which brings the time, knows that all ranks have the numbers. After
+// the first operation all fields are the same on all ranks, except `now` and `seconds`, which are so only after the
+// second. No weight may depend on `now` and `seconds`.
 StepAgreement agree_on_numbers(const StepReport& report, Communicator& everyone);
 void agree_on_time(StepAgreement& agreement, Communicator& everyone);
 
@@ -72,8 +73,8 @@ struct LossSum {
 // Every rank calls it with its own sums.
 std::vector<std::optional<double>> agree_on_mean_losses(const std::vector<LossSum>& sums, Communicator& everyone);
 
-// Returns the obstacle of the first rank that has one, with the rank's name. If `alike` differs between ranks, this is
-// an obstacle too. Empty if there is none. Every rank calls it.
+// Returns the obstacle of the first rank that has one, and names the rank. A value of `alike` that differs between
+// ranks is an obstacle too. Empty if there is none. Every rank calls this.
 std::optional<Obstacle> agree_on_obstacle(const std::optional<Obstacle>& mine, uint64_t alike, Communicator& everyone);
 
 // Returns rank `from`'s text on all ranks. Every rank calls it.

@@ -23,8 +23,8 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
 }
 
 // Returns an update's learning rate: the schedule's rate at its reference batch, times the factor for the current batch
-// (which Goodput also uses), times the optimizer's factor. If time limits the run, the schedule uses rank 0's time from
-// the step's numbers, because ranks that have failed may know no other time.
+// (which Goodput also uses), times the optimizer's factor. If time limits the run, the schedule uses rank 0's time, as
+// sent with the step's numbers. No other time is known if another process completes the step after a failure.
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state,
                                      double optimizer_factor) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);
@@ -131,10 +131,10 @@ StepRecord StepCompletion::record_of(const StepAgreement& agreed, double learnin
   return record;
 }
 
-// Computes norms per sample. The reduced gradient is that of the sum of token losses, divided by the tokens of the
-// whole global batch of B samples. So a sample's own gradient is B times its contribution, however many of its tokens
-// carry loss, and the mean of B such gradients is the step's gradient. The mean gradient of b samples is B / b times
-// their contribution.
+// Computes norms per sample. The step's gradient is the gradient of the sum of token losses, divided by the tokens of
+// the global batch of B samples. Each sample contributes a term to it, and the sample's own gradient is defined as B
+// times this term, so that the mean of all B gradients is the step's gradient. The mean gradient of b samples is B / b
+// times their terms.
 std::optional<NormObservation> StepCompletion::observe_noise(const StepAgreement& agreed, TrainingState& state) const {
   const Configuration& configuration = state.configuration;
   const ProbePlan plan = plan_probe(config_, configuration, state.step + 1, true);

@@ -1,6 +1,6 @@
 // Applies a step to the progress of a run, once all ranks have agreed on its numbers: computes the update, counters and
-// averages, and the record. Needs no tensors, so a process that did not compute the step completes it exactly like
-// those that did.
+// averages, and the record. Needs no tensors, so that a process that did not compute the step can complete it exactly
+// as the other processes do.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class StepCompletion {
   // finite, which skips the step. `agreed.loss` is the mean per token.
   std::optional<WeightUpdate> update_of(const StepAgreement& agreed, const TrainingState& state) const;
 
-  // Completes the step in `state`, after its update. `measures_noise`: whether its norms were measured. The record
-  // lacks the pause before the step, which only processes that took part in it know. Throws TrainingDiverged after
+  // Completes the step in `state`, after its update. `measures_noise`: whether the step measured norms. The record
+  // lacks the pause before the step, which only processes that computed the step know. Throws TrainingDiverged after
   // max_skipped_in_a_row.
   StepRecord complete(const StepAgreement& agreed, const std::optional<WeightUpdate>& update, bool measures_noise,
                       TrainingState& state) const;

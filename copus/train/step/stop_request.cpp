@@ -61,8 +61,8 @@ void say_what_it_does(int signal) {
   write_all(STDOUT_FILENO, "without a checkpoint\n");
 }
 
-// Calls only async-signal-safe functions. A process whose launcher is gone sends itself SIGTERM, which does not count
-// as a user's second SIGTERM.
+// Calls only async-signal-safe functions. A SIGTERM that the process sends to itself, because its launcher is gone,
+// does not count as a user's second SIGTERM.
 extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
   const int before = errno;
   const bool is_first = noted_signal == 0;

@@ -11,8 +11,8 @@ namespace copus {
 // together to pause, to let ranks join or leave, to write an unscheduled checkpoint, or to train branches.
 enum class StopReason { none, interrupt, terminate, time_limit, pause, regroup, checkpoint, calibrate };
 
-// Returns the reason to stop, if any. Every rank is asked. Rank 0's answer counts for all, and so does that of any rank
-// that received a signal (agree_on_stop).
+// Returns the reason to stop, if any. Every rank is asked, but only rank 0 and ranks that received a signal have a say
+// (agree_on_stop).
 using StopQuestion = std::function<StopReason()>;
 
 // Catches stop signals (copus/base/process/stop_signals.h) during its lifetime, so that a run can finish its step and
@@ -22,7 +22,7 @@ using StopQuestion = std::function<StopReason()>;
 class StopRequest {
  public:
   // `max_seconds` limits wall-clock time since `start`; 0: no limit. Construct the object once this process is set up:
-  // the time of the set-up serves as the estimate of the time to end the process.
+  // the time that the set-up took is used as the estimate for the end of the process.
   explicit StopRequest(double max_seconds,
                        std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now());
   ~StopRequest();
@@ -32,8 +32,8 @@ class StopRequest {
   // Sets whether a signal and its effect are reported on stdout at once. The constructor turns this off.
   static void tell_user(bool tells);
 
-  // Returns the reason to stop. The time limit is reached when less time than `reserve_seconds` plus the process's end
-  // remains.
+  // Returns the reason to stop. The time limit is reached when the remaining time is less than `reserve_seconds` plus
+  // the estimated time to end the process.
   StopReason reason(double reserve_seconds) const;
 
   // Returns the seconds that the process needs to end.

@@ -40,8 +40,8 @@ struct PreparedRelayout {
 class StateAddresses {
  public:
   StateAddresses() = default;
-  // Exchanges the offsets; every rank calls it. `journal` is the offset of this rank's journal of updates, or -1 if it
-  // keeps none.
+  // Exchanges the offsets; every rank calls this. `journal` is the offset of this rank's UpdateJournal, or -1 if it has
+  // none.
   StateAddresses(const std::vector<BucketState>& state, const StateArena& arena, int64_t journal,
                  Communicator& everyone);
 
@@ -57,7 +57,7 @@ class StateAddresses {
  private:
   int64_t found(int64_t rank, int64_t bucket, int64_t which) const;
 
-  // Offsets by rank: first the offset of the journal and the number of buffers of a bucket, then for each bucket the
+  // Offsets by rank: first the offset of the journal and the number of buffers per bucket, then for each bucket the
   // offsets of the gradient and of all kinds of state. The offset of a tensor that does not exist is -1.
   std::vector<std::vector<int64_t>> offsets_;
 };
@@ -79,8 +79,8 @@ class StateMover {
   // `world`.
   StateMover(World& world, at::Device device, bool shares_memory, const std::vector<int64_t>& processes,
              const std::vector<int64_t>& machines = {});
-  // Moves state that lies in arenas already. `processes`: the process of each rank of the world. `stand_ins`: the ranks
-  // that act for ended processes of the state.
+  // Moves state that is already in arenas. `processes`: the process of each rank of the world. `stand_ins`: the ranks
+  // that act for ended processes of the state's layout.
   StateMover(World& world, std::shared_ptr<StateArena> arena, StateInArenas state,
              const std::vector<int64_t>& processes, StandIns stand_ins = {});
 
@@ -96,17 +96,17 @@ class StateMover {
   // and after every move. `processes`: the process of each rank; `journal` as in StateAddresses.
   void settle(const std::vector<BucketState>& state, std::vector<int64_t> processes, int64_t journal);
 
-  // Plans the move of `state`, reserves its memory and maps the other ranks' pages, on a separate thread. The state
-  // must not be reallocated meanwhile. `process`: this rank's process in the request. `keeps_old`: there is memory for
-  // both layouts at once.
+  // Plans the move of `state`, reserves memory for it and maps the other ranks' pages, on a separate thread. The state
+  // must not be reallocated meanwhile. `process`: this rank's process in the request. `keeps_old`: both layouts are in
+  // memory at once.
   std::future<PreparedRelayout> prepare(const RelayoutRequest& request, int64_t process,
                                         const std::vector<BucketState>& state, at::ScalarType compute_dtype,
                                         bool keeps_old) const;
 
-  // Replaces the buckets of the old layout, which have no gradients, by the buckets of the new one. Returns the peak of
-  // the state bytes on this rank, as the plan counts them. The caller allocates gradients, and derives compute weights
-  // unless they are the master weights. `in_round` is called at the start of each round, with text such as "round 2 of
-  // 5".
+  // Replaces the buckets of the old layout, which must have no gradients, by the buckets of the new layout. Returns the
+  // peak of this rank's state in bytes, as the plan counts it. The caller allocates gradients, and derives compute
+  // weights unless they are the master weights. `in_round` is called at the start of each round, with text such as
+  // "round 2 of 5".
   int64_t move(const PreparedRelayout& prepared, at::ScalarType compute_dtype, std::vector<BucketState>& state,
                const std::function<void(const std::string& round)>& in_round);
 

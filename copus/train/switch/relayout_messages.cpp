@@ -82,8 +82,8 @@ const at::Tensor& buffer_of(const BucketState& state, StateKind kind) {
   return state.slots.at(static_cast<size_t>(kind) - static_cast<size_t>(StateKind::first_slot));
 }
 
-// Returns the number of exchanges of every round. A rank knows only its own messages, but all ranks must make the same
-// number of exchanges. This number is the maximum over the ranks.
+// Computes the number of exchanges of every round. All ranks must make the same number, but a rank knows only its own
+// messages, so it is the maximum over the ranks.
 RelayoutMessages::RelayoutMessages(const RelayoutPlan& plan, int64_t process,
                                    const std::map<int64_t, RankPlan>& stood_in, const StandIns& stand_ins,
                                    Communicator& everyone)

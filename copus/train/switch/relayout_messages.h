@@ -1,5 +1,5 @@
 // Sends the rounds of a re-layout as messages. The device that holds the state packs the slices for each rank without
-// gaps, exchanges them with the other ranks, and unpacks the received ones.
+// gaps, and unpacks the slices that it receives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +27,10 @@ struct StandIns {
 
 class RelayoutMessages {
  public:
-  // Keeps references to all arguments except `process`. Every rank makes one. `process` is this rank's process in the
-  // plan; `stood_in` are the plans of the processes in stand_ins.state. Exchanges are split so that the packed messages
-  // of one exchange fit into the plan's memory bound, which allows the k largest buckets in addition to the state at
-  // rest.
+  // Keeps references to all arguments except `process`. Every rank makes this object. `process` is this rank's process
+  // in the plan; `stood_in` are the plans of the ended processes for which ranks act (stand_ins). Exchanges are split
+  // so that the packed messages of one exchange fit into the plan's memory bound, which allows the k largest buckets in
+  // addition to the state at rest.
   RelayoutMessages(const RelayoutPlan& plan, int64_t process, const std::map<int64_t, RankPlan>& stood_in,
                    const StandIns& stand_ins, Communicator& everyone);
 
@@ -39,8 +39,8 @@ class RelayoutMessages {
   void take(int64_t round, const std::vector<BucketState>& from, const std::vector<BucketState>& to);
 
  private:
-  // The part of a round that travels between this rank and another at once: rows of buffers, [rows, count] each, in an
-  // order that both ranks know.
+  // The part of a round that one exchange moves between this rank and another: rows of buffers, [rows, count] each, in
+  // an order that both ranks know.
   using Piece = std::vector<at::Tensor>;
   // The pieces of a round, by peer rank.
   using Pieces = std::map<int64_t, std::vector<Piece>>;
@@ -61,16 +61,16 @@ class RelayoutMessages {
   };
 
   int64_t rank_of(int64_t process) const { return stand_ins_.ranks.empty() ? process : stand_ins_.ranks[process]; }
-  // The transfers of this rank in a round, without copies within the rank. Sender and receiver list the transfers
-  // between them in the same order: by source process, then in the plan's order.
+  // Return the transfers of this rank in a round, without copies within the rank. Sender and receiver list the
+  // transfers between them in the same order: by source process, then in the plan's order.
   std::vector<Part> outgoing(int64_t round, const std::vector<BucketState>& from) const;
   std::vector<Part> incoming(int64_t round, const std::vector<BucketState>& to) const;
   void take_own(const std::vector<Transfer>& receives, const std::vector<BucketState>& from,
                 const std::vector<BucketState>& to) const;
   static std::map<int64_t, int64_t> sizes_of(const std::vector<Part>& parts);
   static Pieces cut(const std::vector<Part>& parts, Side side, int64_t num_pieces);
-  // Assigns to piece `number` of every peer rank its place in the packed buffer, from element `end` on. Advances `end`
-  // past these pieces.
+  // Places piece number `number` of each peer rank in the packed buffer, from element `end` on. Advances `end` past
+  // these pieces.
   static std::vector<Packed> place(const Pieces& pieces, int64_t number, int64_t& end);
   std::vector<Communicator::Message> messages(const std::vector<Packed>& places) const;
   // Calls visit(rows, packed copy of these rows) for all of them.

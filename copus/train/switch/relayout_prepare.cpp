@@ -66,8 +66,8 @@ class TrialAllocation {
   size_t num_shards_;  // the optimizer's slots, and master weights if they are separate
 };
 
-// Returns the bytes, from the beginning of the arena, that the move and the new layout need. With `keeps_old` they
-// follow the state of the old layout.
+// Returns the bytes, from the beginning of the arena, that the move and the new layout need. With `keeps_old`, the new
+// state comes after the state of the old layout.
 int64_t bytes_needed(const PreparedRelayout& prepared, const std::vector<ArenaBlocks>& old, TrialAllocation trial,
                      bool keeps_old) {
   for (const ArenaBlocks& bucket : old) trial.release(bucket.gradient);

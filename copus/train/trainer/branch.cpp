@@ -70,8 +70,8 @@ std::optional<double> train_branch(const RunConfig& run, const Checkpoint& check
   while (!trainer.finished()) {
     const StepRecord record = trainer.step(stop);
     if (trainer.stop_reason() != StopReason::none) return std::nullopt;
-    // A skipped step reads its samples without learning from them, so the loss would no longer show what the samples
-    // are worth.
+    // A skipped step reads its samples without learning from them, so the loss after it would not show the efficiency
+    // of the samples. The branch therefore counts as diverged.
     if (record.skipped()) return std::numeric_limits<double>::infinity();
   }
   const std::optional<double> loss = trainer.held_out_loss(stop);

@@ -1,6 +1,6 @@
-// A branch of a run: training that starts from one of its checkpoints with another batch or learning rate, for some
-// samples, to be compared with other branches (statistics/branch_calibration.h). At its end the learning rate
-// falls to zero. Otherwise the noise of the batch would decide about the loss, not the progress.
+// A branch of a run trains on some samples, from one of the run's checkpoints, with another batch or learning rate. Its
+// loss is compared with the losses of other branches (statistics/branch_calibration.h). At its end the learning rate
+// falls to zero, so that the loss shows the progress and not the noise of the batch.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct Branch {
   int64_t skipped_samples = 0;  // between the last sample that the checkpoint's run has read and the branch's first
 };
 
-// The configuration in which a branch of a run trains: on one rank, without adapting. `consumed_tokens`: of the
-// checkpoint.
+// Returns the run configuration with which a branch trains: on one rank, without adapting. `consumed_tokens` is the
+// checkpoint's.
 RunConfig branch_config(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);
 // The same in the run's layout and micro-batch, on the run's clock.
 RunConfig branch_in_layout(const RunConfig& run, const Branch& branch, int64_t consumed_tokens);

@@ -66,8 +66,8 @@ int64_t samples_of_evaluation(const RunConfig& config, const Dataset& dataset) {
   return std::min(all, config.evaluate.max_batches * config.train.micro_batch);
 }
 
-// Evaluates the held-out data. A micro-batch has samples of one source only. Micro-batches are dealt to the
-// data-parallel ranks in rounds.
+// Evaluates the held-out data. A micro-batch has samples of one source only. In each round, every data-parallel rank
+// gets one micro-batch.
 std::optional<HeldOutLoss> evaluate_held_out(RankTraining& training, const StopQuestion& stop) {
   const RunConfig& config = training.config;
   const Dataset& dataset = training.dataset;
@@ -82,8 +82,8 @@ std::optional<HeldOutLoss> evaluate_held_out(RankTraining& training, const StopQ
     training.stop_reason = agree_on_stop(stop(), groups.everyone());
     if (training.stop_reason != StopReason::none) return std::nullopt;
     const int64_t own = round + groups.here().data;
-    // If the ranks gather weights together, a rank without samples repeats the round's first micro-batch, to take part
-    // in the gathers.
+    // With ZeRO-3 the ranks gather weights together, so a rank without samples repeats the round's first micro-batch to
+    // take part in the gathers.
     const bool has_samples = own < std::ssize(batches);
     if (!has_samples && !strategy.cuts_weights()) continue;
     const auto& [part, first, count] = batches[static_cast<size_t>(has_samples ? own : round)];

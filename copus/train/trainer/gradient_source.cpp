@@ -19,8 +19,8 @@ kernels::Documents documents_of(const Batch& batch, int64_t sequences, at::Devic
 
 }  // namespace
 
-// Each data-parallel rank reads its slice of the global batch. The global batch is the samples after those consumed so
-// far, in any layout.
+// Each data-parallel rank reads its slice of the global batch. In any layout, the global batch consists of the next
+// unconsumed samples.
 StepGradients SharedGradients::compute(const ProbePlan& plan, double loss_scale) {
   training_.recorder.begin({.category = "data", .name = "data", .part = {}}, "reading data");
   const int64_t skipped = training_.model->groups.here().data * samples_per_rank(training_.configuration());

@@ -17,8 +17,8 @@
 
 namespace copus {
 
-// What a rank knows of a step before the ranks agree, apart from the gradients in the main buffers: the losses of its
-// micro-batches, as the executor returns them, and the squared norms of smaller batches that have been read so far.
+// A rank's results of a step before the ranks agree, besides the main gradients: the losses of its micro-batches, as
+// the executor returns them, and the squared norms of the gradients of smaller batches.
 struct StepGradients {
   std::vector<at::Tensor> losses;
   ExactSum small_squared_norms;
@@ -55,7 +55,7 @@ std::vector<MicroBatch> read_micro_batches(const RankTraining& training, uint64_
 MicroBatch to_micro_batch(const Batch& batch, int64_t sequences, double loss_scale, at::Device device);
 
 // Runs the schedule of the executed layout for these micro-batches, and adds the gradients to the main gradients.
-// Returns the losses, as PipelineExecutor::run. `source`: what the probe measures on the way.
+// Returns the losses, as PipelineExecutor::run. `source`: what the probe measures meanwhile.
 at::Tensor run_schedule(const std::vector<MicroBatch>& micro_batches, ProbeSource source, RankTraining& training);
 
 }  // namespace copus

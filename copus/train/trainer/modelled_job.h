@@ -1,5 +1,5 @@
-// The job that a run on the modelled clock represents, as its trainer needs it: the duration of steps and switches, the
-// possible configurations, and the work that the single training rank executes on behalf of the job's ranks.
+// What a trainer needs to know about the job that a run on the modelled clock represents: the duration of steps and
+// switches, the possible configurations, and how one rank executes the work of the job's ranks.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,8 @@ class ModelledJob {
 };
 
 // Returns the configuration that the ranks of a run in `configuration` execute. On the modelled clock one rank executes
-// the global batch, in micro-batches of a size at which this rank is fast, whatever the job's micro-batch. Otherwise it
-// is `configuration`.
+// the global batch, in micro-batches of a size at which this rank is fast, whatever the job's micro-batch. On other
+// clocks the result is `configuration`.
 Configuration executed_configuration(const RunConfig& config, const Configuration& configuration);
 
 }  // namespace copus

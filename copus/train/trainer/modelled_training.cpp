@@ -8,8 +8,9 @@ namespace copus {
 
 namespace {
 
-// The samples of each micro-batch of a share. Micro-batches have the size that this process really trains with, except
-// that a probe of a prefix determines the first.
+// Returns the number of samples of each micro-batch of a share (the samples of one data-parallel rank of the modelled
+// job). Micro-batches have the size with which this process is fast. If the first micro-batch is probed, its size is
+// the probe's.
 std::vector<int64_t> micro_batches_of(int64_t samples, int64_t micro_batch, ProbeSource source, int64_t prefix) {
   std::vector<int64_t> counts;
   for (int64_t done = 0; done < samples; done += counts.back()) {

@@ -7,10 +7,10 @@
 
 namespace copus {
 
-// Computes the gradients of all samples of a step. If the modelled job would measure norms of its data-parallel ranks'
-// gradients, the samples of each data-parallel rank (a share of the step) are computed one after another. Each share
-// has its own prefix if the ranks would measure prefixes. How a share is split into micro-batches affects only
-// rounding.
+// Computes the gradients of all samples of a step on the one rank that trains for the modelled job. If the
+// data-parallel ranks of that job would measure norms of their own gradients, the samples of each of these ranks (a
+// share of the step) are computed one after another. If they would measure their first micro-batches, each share begins
+// with a micro-batch of that size. How the other samples are split into micro-batches affects only rounding.
 class ModelledGradients : public GradientSource {
  public:
   // Keeps a reference to `training`.

@@ -47,8 +47,7 @@ class SwitchPhases {
     world_.everyone().barrier();
   }
 
-  // Ends the previous phase and begins this one. `detail`: progress within the phase, reported but not timed
-  // separately.
+  // Ends the previous phase and begins `phase`. `detail`: progress within the phase, reported but not timed separately.
   void begin(const std::string& phase, const std::string& detail = "") {
     end_phase();
     phase_ = phase;
@@ -88,8 +87,8 @@ class SwitchPhases {
 RankSwitch::RankSwitch(RankTraining& training, StateMover& mover, Survival& survival)
     : training_(training), config_(training.config), world_(training.world), mover_(mover), survival_(survival) {}
 
-// The groups of the new layout are connected at once, because a failure to connect does not stop training in the old
-// layout.
+// Connects the groups of the new layout before anything moves, so that training in the old layout can continue if this
+// fails.
 PendingSwitch RankSwitch::prepare(const SwitchIntent& intent) {
   PendingSwitch pending{.intent = intent, .refusal = obstacle_to(intent.configuration)};
   const ParallelStrategy& strategy = intent.configuration.strategy;
@@ -187,9 +186,8 @@ double RankSwitch::commit(PendingSwitch& pending, SwitchReport& report) {
   report.phase_seconds = phases.end();
   report.pause_seconds = pending.opening_seconds + world_.clock().now() - begin;
   if (report.to.strategy == report.from.strategy) return 0;
-  // Sets the times of the switch on all ranks to the times of the slowest rank. The run's clock is rank 0's, which also
-  // counts the wait until the other ranks have ended their steps. It advances by at least the longest pause of any
-  // rank.
+  // All ranks report the times of the slowest rank. The run's clock advances by the time of rank 0, which includes its
+  // wait for the other ranks to end their steps, but at least by the longest pause of any rank.
   const double by_clock =
       world_.rank() == 0 ? pending.opening_seconds + world_.clock().now() - arrived : report.pause_seconds;
   std::array<double, 4> slowest = {report.pause_seconds, report.prepare_seconds, static_cast<double>(report.peak_bytes),
@@ -237,7 +235,7 @@ void RankSwitch::change_layout(PendingSwitch& pending, SwitchPhases& phases, Swi
 }
 
 // Moves the state into the new layout and builds the model there. If some rank lacks memory for it, returns to the old
-// layout. The groups of both layouts exist until the end, so moving back needs no more memory for them.
+// layout. The groups of both layouts stay open until the end, so moving back needs no memory for opening groups.
 void RankSwitch::move_model(const PreparedRelayout& prepared, const SwitchIntent& intent, SwitchPhases& phases,
                             SwitchReport& report) {
   const RelayoutRequest request = request_to(intent.configuration.strategy);
@@ -291,8 +289,8 @@ int64_t RankSwitch::move(std::vector<BucketState>& state, const RelayoutRequest&
   const int64_t peak =
       mover_.move(prepared, dtype, state, [&](const std::string& round) { phases.begin("moving the state", round); });
   clock.end_communication();
-  // Adds the predicted time of the cluster's links, since the state is copied within this machine and does not cross
-  // them.
+  // Adds the predicted time of the cluster's links, because here the state is copied within one machine, without these
+  // links.
   if (mover_.reads_arenas() && config_.cluster.clock != ClockKind::real) {
     clock.advance_to(begin + relayout_seconds(request, config_.cluster.description));
   }

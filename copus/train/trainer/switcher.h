@@ -1,5 +1,5 @@
-// Switches of one rank: rank 0 announces a switch, the next step passes it to all ranks, all ranks prepare it while
-// training continues, and commit it together at its step boundary.
+// One rank's part in switches. Rank 0 announces a switch, and the next step passes it to all ranks. They prepare it
+// while training continues, and commit it together at its step boundary.
 #pragma once
 
 #include <future>
@@ -32,8 +32,8 @@ class SwitchMethod {
   virtual PendingSwitch prepare(const SwitchIntent& intent) = 0;
 
   // Makes a switch that was not refused, and completes the report. If the layout changes, it also sets
-  // RankTraining::state, which the ranks' survivors need; otherwise the caller does that afterwards. Returns the
-  // seconds that the switch takes on the run's clock.
+  // RankTraining::state, from which the remaining ranks continue after a failure; otherwise the caller sets it
+  // afterwards. Returns the seconds that the switch takes on the run's clock.
   virtual double commit(PendingSwitch& pending, SwitchReport& report) = 0;
 };
 

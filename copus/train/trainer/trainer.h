@@ -23,16 +23,16 @@ namespace copus {
 
 class Trainer {
  public:
-  // Makes a model with fresh weights. `config` names the precision (not automatic). `configuration` is the one to begin
-  // in; it must be feasible and have as many ranks as `world`. The other constructor takes it from `config`. Keeps
-  // references to `dataset` and `world`. `processes`: those of the ranks, if the training state must survive the
-  // failure of some of them (leave). `machines`: those of the ranks, as in an Epoch. Throws UserError if the device or
-  // the learning rate schedule is not available.
+  // Makes a model with fresh weights. The precision in `config` must not be automatic. Training begins in
+  // `configuration`, which must be feasible and have as many ranks as `world`; without it, in the configuration of
+  // `config`. Keeps references to `dataset` and `world`. `processes`: the process of each rank, if the training state
+  // must survive the failure of some ranks (leave). `machines`: the machine of each rank, as in an Epoch. Throws
+  // UserError if the device or the learning rate schedule is not available.
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
           World& world, const std::vector<int64_t>& processes = {}, const std::vector<int64_t>& machines = {});
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
-  // Continues from state at rest (regroup.h), whose ranks are those of `world`, once publish_weights() was called on
-  // all of them. Waits for no other rank.
+  // Continues from state at rest (regroup.h), whose ranks are those of `world`, after publish_weights() has been called
+  // on all of them. Does not wait for other ranks.
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
   void publish_weights() { training_.publish_moved_weights(); }
 
@@ -42,8 +42,8 @@ class Trainer {
   // The arena that holds the state; null if the state does not survive.
   const StateArena* arena() const { return survival_.arena(); }
 
-  // Hands over the training state before `world` ends: between two steps, or after a RankFailure that interrupted
-  // anything. This trainer cannot be used afterwards. Empty if the state does not survive.
+  // Hands over the training state before `world` ends. Call this between two steps, or after a RankFailure at any
+  // point. This trainer cannot be used afterwards. Empty if the state does not survive.
   std::optional<SurvivingState> leave();
 
   // Replaces the fresh weights by those of a model file with the same parameters.
@@ -51,19 +51,18 @@ class Trainer {
 
   // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. If the
   // layout differs at most in p, v, schedule, ZeRO and recompute, and the batches are the same, later steps are bitwise
-  // those of the run that wrote it. Throws UserError, naming the field and both values, if seed, sequence length or
-  // data differ from the checkpoint's, and for missing tensors. A trainer that takes new data reads them from their
-  // beginning.
+  // equal to the steps of the run that wrote the checkpoint. Throws UserError, naming the field and both values, if
+  // seed, sequence length or data differ from the checkpoint's, and for missing tensors. A trainer that takes new data
+  // reads them from their beginning.
   void restore(const Checkpoint& checkpoint, bool takes_new_data = false);
-  // Like restore(), for a branch. It trains on the samples that follow `skipped_samples` after the run's next one. Its
-  // first updates allow for moments of another batch, as after a switch.
+  // Like restore(), for a branch. The branch skips `skipped_samples` of the run's next samples and trains on those that
+  // follow. Its first updates take into account that the moments belong to another batch, as after a switch.
   void branch_from(const Checkpoint& checkpoint, int64_t skipped_samples);
 
-  // Continues from the state of another trainer in the same layout, which does not change, as branch_from() does from a
-  // checkpoint.
+  // Like the function above, from the state of another trainer in the same layout. The other trainer does not change.
   void branch_from(const Trainer& trunk, int64_t skipped_samples);
-  // What prevents another trainer in this layout beside this one: some rank has no memory for a second copy of the
-  // state and a step. Every rank calls it, and gets the same answer.
+  // Returns an obstacle if some rank lacks the memory for a second trainer in this layout, with its own state and
+  // steps. Every rank calls this and gets the same answer.
   std::optional<Obstacle> obstacle_to_branch(int64_t global_batch) const;
 
   // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
@@ -76,16 +75,16 @@ class Trainer {
   const Configuration& configuration() const { return training_.configuration(); }
 
   // Announces a switch, between two steps and on rank 0 only. The next step passes it to all ranks, which then begin to
-  // prepare. They switch at the boundary after step intent.commit_after_step, or after that next step if it is later.
-  // Announce a switch only after the previous one has been reported.
+  // prepare. They switch after step intent.commit_after_step, or after the step that passes the announcement if it is
+  // later. Announce a switch only after the previous one has been reported.
   void announce(const SwitchIntent& intent) { switcher_.announce(intent); }
 
   // Withdraws an announcement that no step has passed to the other ranks yet.
   void withdraw() { switcher_.withdraw(); }
 
   // Announces the factor on the schedule's learning rate, between two steps and on rank 0 only. All ranks use it from
-  // the next step's update on, until another factor is announced or a switch brings its own. The initial factor is the
-  // one that [optimizer] gives for the batch (initial_rate_factor).
+  // the next step's update on, until another factor is announced or a switch brings its own. The initial factor follows
+  // from [optimizer] and the batch (initial_rate_factor).
   void announce_rate_factor(double factor) { step_.announce_rate_factor(factor); }
 
   // Makes the switch that is due. All ranks call it after every step. Returns its outcome; empty if none was due. The
@@ -112,11 +111,11 @@ class Trainer {
   const std::vector<TimelineEvent>& events() const { return training_.recorder.events(); }
   // Sets, with the same value on all ranks, whether rank 0 gathers how long each rank computes; initially off.
   void gather_seconds(bool on) { step_.gather_seconds(on); }
-  // Gathers these seconds now, on all ranks. Otherwise that happens every straggler_window steps and before a change of
-  // layout.
+  // Gathers the ranks' computing seconds now, on all ranks. Otherwise they are gathered every straggler_window steps
+  // and before a change of layout.
   void gather_seconds_now() { training_.seconds.gather(training_.world); }
-  // On rank 0, the steps gathered since the last call. The seconds of a step are split by part, and cover the time from
-  // the previous step's update until just before its own.
+  // Returns, on rank 0, the seconds of the steps gathered since the last call, by part. A step's seconds cover the time
+  // from the previous step's update until just before its own.
   std::vector<StepSeconds> take_seconds() { return training_.seconds.take(); }
 
   // Evaluates the held-out data (evaluate_held_out).
@@ -126,8 +125,8 @@ class Trainer {
   // The reason to stop that all ranks agreed on in the latest step or evaluation.
   StopReason stop_reason() const { return training_.stop_reason; }
 
-  // Plan a checkpoint in the current layout, and send its tensors to the ranks that write them (checkpoint_transfer.h).
-  // restore() also needs state(), as JSON.
+  // These functions plan a checkpoint in the current layout, and send its tensors to the ranks that write them
+  // (checkpoint_transfer.h). A checkpoint must also contain state(), as JSON.
   CheckpointPlan plan_checkpoint(const CheckpointLimits& limits = {}) const;
   void hand_over_state(const CheckpointPlan& plan, const TensorSink& sink);
 
@@ -140,8 +139,8 @@ class Trainer {
 
   // A hash of the whole training state, the same on all ranks. Every rank calls it.
   StateHash hash_of_state() const { return training_.hash_of_state(); }
-  // Throws InternalError, on all ranks, unless the state is consistent and, if `before` is given, has not changed since
-  // then. Every rank calls it.
+  // Throws InternalError, on all ranks, if the state is inconsistent or, if `before` is given, has changed since. Every
+  // rank calls this.
   void check_state(const std::optional<StateHash>& before) const;
 
   const TrainingState& state() const { return training_.state; }
@@ -163,8 +162,8 @@ class Trainer {
   TrainingStep step_;
 };
 
-// Returns what `body` returns for a trainer, which is destroyed at the end. If `body` throws, the trainer is leaked on
-// purpose: the process is about to end, and communication that is under way must not lose its buffers.
+// Calls `body` with a new trainer and returns its result; the trainer is then destroyed. If `body` throws, the trainer
+// is leaked on purpose: the process is about to end, and communication that is under way must not lose its buffers.
 template <class Body>
 auto with_trainer(std::unique_ptr<Trainer> trainer, const Body& body) {
   try {

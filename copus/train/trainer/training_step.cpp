@@ -64,8 +64,9 @@ StepRecord TrainingStep::run(const StopQuestion& stop) {
   return record;
 }
 
-// Returns this rank's part of the gradient's squared norm. The host waits for a GPU here, as every rank must before the
-// ranks agree. The norm is the last of the device's work, so all earlier work is done as well.
+// Returns this rank's part of the gradient's squared norm. The host waits for a GPU here, because ranks agree on a step
+// only after its work is done. The norm is the last operation on the device, so all earlier operations are done as
+// well.
 ExactSum TrainingStep::measure_norm() {
   training_.recorder.begin({.category = "optimizer", .name = "norm", .part = StepPart::optimizer},
                            "the gradient's norm");
