@@ -1,5 +1,5 @@
 // Declares the commands of this directory (see also cli/commands.h), which measure and test Copus and its machine. A
-// command that measures with several ranks adds their work to `jobs`.
+// command that measures with several ranks adds the function that each rank executes to `jobs`.
 #pragma once
 
 #include "copus/cli/commands.h"

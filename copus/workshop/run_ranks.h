@@ -23,8 +23,8 @@ using RankJobs = std::map<std::string, RankJob>;  // by name
 // Starts `count` processes of this program with these arguments, and returns their common exit code.
 using RankStarter = std::function<int(int64_t count, const std::vector<std::string>& arguments)>;
 
-// Thrown if ranks have ended with an exit code other than 0. They have already told the user why. This program must end
-// with the same code.
+// Thrown if ranks have ended with an exit code other than 0. The ranks have already reported the reason to the user.
+// This program must end with the same code.
 class RanksFailed : public std::runtime_error {
  public:
   explicit RanksFailed(int exit_code);

@@ -1,5 +1,5 @@
-// `copus bench agreement`: the cost of the agreement that all ranks reach once a step, simulated with given costs of a
-// message. The simulation covers more ranks than a test could start.
+// `copus bench agreement`: the cost of the agreement that all ranks reach once a step, simulated for more ranks than a
+// test could start. The cost of a message is given.
 #include <algorithm>
 #include <iostream>
 #include <memory>

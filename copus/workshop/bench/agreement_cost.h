@@ -18,7 +18,8 @@ struct AgreementCost {
 };
 
 // Returns the cost of the earlier method, for `ranks` >= 1. Every rank sends every other rank one message of 1,832
-// bytes plus 48 per rank. Beyond 16 KiB it sends two messages instead, each with one rank's part of these bytes.
+// bytes plus 48 per rank. If that is more than 16 KiB, it sends two smaller messages instead, each with one rank's part
+// of these bytes.
 AgreementCost cost_of_agreement_with_all(int64_t ranks, const MessageCosts& costs);
 
 // Returns the cost of today's method: an all-reduce of the sums, then one of the latest time, by reduction_rounds.

@@ -23,8 +23,8 @@ constexpr int64_t most_calls_per_turn = 2000;
 
 constexpr OperationKind kinds[] = {OperationKind::all_reduce, OperationKind::reduce_scatter, OperationKind::all_gather};
 
-// Returns the sizes to measure, in bytes: powers of four, and the largest size. If a vector is split into parts, it has
-// at least one element per rank, so that all ranks have to wait for one another.
+// Returns the sizes to measure, in bytes: powers of four, and the largest size. A vector that the operation splits into
+// parts has at least one element per rank, so that all ranks have to wait for one another.
 std::vector<int64_t> vector_sizes(OperationKind kind, int64_t ranks, int64_t largest) {
   const int64_t elements = kind == OperationKind::all_reduce ? 1 : ranks;
   const int64_t least = elements * static_cast<int64_t>(sizeof(float));

@@ -1,5 +1,5 @@
 // Runs a rank of `copus bench comm`: times Copus' collectives over shared memory and the collectives of the MPI
-// library. Each rank is in both worlds, and the two worlds take turns, so that other load on the machine affects both.
+// library. Each rank uses both, and the two take turns, so that other load on the machine affects both.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -138,8 +138,8 @@ struct StepCost {
   double step_seconds = 0;  // mean duration of the run's own steps
 };
 
-// Measures the cost in a run that decides and switches as it is configured, including the report of each switch and its
-// outcome.
+// Measures the controller's time per step in a run that decides and switches as configured, including the report of
+// each switch and its outcome.
 StepCost measure_steps(const RunConfig& config, int64_t rounds) {
   StepCost cost;
   std::vector<double> seconds;

@@ -19,8 +19,8 @@ struct OneRankResult {
 
 // Trains as rank 0 of the layout, after some warm-up steps. Each step has options.micro_batches micro-batches of this
 // rank. The contributions and messages of other ranks are missing, so only the times are meaningful. Throws UserError
-// for layouts that the model does not allow, for layouts with pipelines, and for layouts with ZeRO-3, whose ranks would
-// wait for the contents of messages.
+// for layouts that the model does not allow, for layouts with pipelines, and for layouts with ZeRO-3, whose ranks need
+// the contents of messages.
 OneRankResult measure_one_rank(const StepBenchOptions& options, const ParallelStrategy& strategy, int64_t steps);
 
 }  // namespace copus

@@ -1,5 +1,4 @@
-// Measures for `copus bench gns` how much time a training step takes longer because it measures the gradient noise
-// scale.
+// Measures for `copus bench gns` how much longer a training step takes because it measures the gradient noise scale.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +26,8 @@ struct ProbeBenchResult {
   int64_t steps = 0;                       // measured
   double seconds_off = 0, seconds_on = 0;  // medians of a step without and with the probe
   Quartiles overhead{};                    // time of a step with the probe / time of its neighbour without it - 1
-  // The probe's own computation as a fraction of the time of steps with the probe, on the rank where the fraction is
-  // largest. This fraction is less noisy than the difference of step times, but lacks the probe's effects on messages
-  // and caches.
+  // The fraction of a step's time that the probe itself computes, on the rank where it is largest. This fraction is
+  // less noisy than the difference of step times, but lacks the probe's effects on messages and caches.
   double probe_fraction = 0;
 };
 

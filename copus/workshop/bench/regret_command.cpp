@@ -1,5 +1,6 @@
-// `copus bench regret`: the gains and losses of decision rules over many simulated runs whose true values are known.
-// Each result is compared with the best single configuration and the best sequence of configurations in hindsight.
+// `copus bench regret`: measures how much time decision rules gain and lose in many simulated runs, whose true values
+// are known. Each result is compared with the best single configuration and the best sequence of configurations in
+// hindsight.
 #include <algorithm>
 #include <iostream>
 #include <map>

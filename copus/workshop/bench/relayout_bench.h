@@ -35,8 +35,8 @@ struct MeasuredSwitch {
 
 struct RelayoutBenchResult {
   std::vector<MeasuredSwitch> there, back;
-  // When the ranks, in `from`, started to write a checkpoint, and when it was durable, on the machine's monotonic
-  // clock.
+  // Times on the machine's monotonic clock: when the ranks, in layout `from`, started to write a checkpoint, and when
+  // the checkpoint was durable.
   double decided_at = 0, written_at = 0;
 };
 
@@ -44,8 +44,8 @@ struct RelayoutBenchResult {
 // Use the result of rank 0. Throws InternalError if a switch is vetoed.
 RelayoutBenchResult measure_relayout(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
-// Loads the checkpoint in layout `to`, in new processes. Returns when all ranks were ready to step, on the same clock
-// as RelayoutBenchResult.
+// Loads the checkpoint in layout `to`, in new processes. Returns the time at which all ranks were ready to step, on the
+// same clock as RelayoutBenchResult.
 double measure_restart(const RelayoutBenchOptions& options, std::unique_ptr<World> world);
 
 }  // namespace copus

@@ -44,8 +44,8 @@ nlohmann::json to_json(const std::vector<MeasuredSwitch>& switches) {
                      {"bytes_received", report.bytes_received},
                      {"copy_bytes_per_second", copy_rate},
                      {"bound_seconds", static_cast<double>(switches.front().bound_bytes) / copy_rate},
-                     // Each switch is divided by the time of the copies right after it, so that other load on the
-                     // machine affects both.
+                     // The limit of each switch is computed from the rate of copies right after it, so that other load
+                     // on the machine affects both pause and limit.
                      {"pause_over_limit", median([](const MeasuredSwitch& one) {
                         const double bound = static_cast<double>(one.bound_bytes) / one.copy_rate;
                         return one.report.pause_seconds / (most_of_pause_over_bound * bound + most_seconds_beyond);

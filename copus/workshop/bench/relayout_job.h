@@ -15,8 +15,8 @@ namespace copus {
 // "written_at", when it was on the disk.
 nlohmann::json measure_relayout_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
-// Resumes from the checkpoint of measure_relayout_as_rank. Result: when all ranks were ready to step, on the same
-// clock.
+// Resumes from the checkpoint of measure_relayout_as_rank. The result is the time at which all ranks were ready to
+// step, on the same clock.
 nlohmann::json measure_restart_as_rank(const nlohmann::json& request, const RankEnvironment& environment);
 
 }  // namespace copus

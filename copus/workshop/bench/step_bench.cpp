@@ -67,16 +67,16 @@ double elementwise_elements_per_token(const ModelDescription& m) {
     const std::vector<BlockDescription> blocks = describe_layer(m, layer);
     for (const BlockDescription& block : blocks) {
       of_layers += norms + multiplied;
-      // The activation function, forward: gate and up in, one out; backward: three in, three out. Without a gate one
-      // less each.
+      // The tensors that the activation function accesses: forward it reads gate and up and writes one; backward it
+      // reads three and writes three. Without a gate each number is one less.
       of_layers += block.kind == BlockKind::attention ? rotary + normed_heads
                                                       : 3 * (block.input_width(1) + block.output_width(1));
     }
     // A sum apart from a norm: two in, one out, then one in, one out.
     if (m.parallel_residual && blocks.size() > 1) of_layers += hidden;
   }
-  // The embedding and its gradient, the final norm (which passes no gradient to a residual), and the loss. The first
-  // norm adds no residual.
+  // Elements that the ends of the model access: the embedding and its gradient, the final norm (without a residual
+  // gradient), and the loss. The first norm adds no residual.
   const double multiplied_ends = (m.embedding_multiplier != 1 ? 4 : 0) + (m.logits_scaling != 1 ? 4 : 0);
   const double ends = (2 + 2 + 4 + 3 - 2 + multiplied_ends) * hidden + 2 * static_cast<double>(m.vocab_size);
   return of_layers + ends;

@@ -54,7 +54,7 @@ class StepBench {
   double run(int64_t steps);
 
   // Returns the whole report over `steps` steps, after one warm-up step. On a GPU, another `steps` steps with events
-  // measure the parts. The seconds of the parts and `other` add up to the seconds of such a step.
+  // measure the parts. The seconds of the parts and `other` add up to the seconds of a step with these events.
   StepBenchResult measure(int64_t steps);
 
  private:

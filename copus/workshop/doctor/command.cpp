@@ -145,8 +145,8 @@ class Trainer {
     }
   }
 
-  // Kills the process if it has not ended, and returns the exit status. A process that hangs in a driver survives
-  // SIGKILL and is abandoned.
+  // Kills the process if it has not ended, and returns its exit status. A process that hangs in a driver does not react
+  // to SIGKILL, so it is abandoned.
   int end() {
     if (process_ <= 0 || error_ != 0) return 0;
     int status = 0;

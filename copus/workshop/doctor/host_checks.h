@@ -13,7 +13,7 @@
 namespace copus {
 
 // `bound`: the number of cores on which this process may run. `usable`: how many of them Copus uses. `quota`: the cores
-// that the process' control group allows. `threads`: default_threads() for a process that has all these cores.
+// that the process' control group allows. `threads`: default_threads() for one process on this machine.
 Finding check_cores(int64_t bound, int64_t usable, std::optional<double> quota, int64_t threads);
 // Bytes of memory and of address space that this process can still allocate.
 Finding check_memory(int64_t available, int64_t address_space);
@@ -27,8 +27,8 @@ Finding check_threads(int64_t ranks);
 Finding check_run_directory(const std::filesystem::path& directory);
 // The folder for named shared memory (/dev/shm), which NCCL and MPI libraries use.
 Finding check_shared_memory(const std::filesystem::path& folder);
-// Starts two child processes, one of which maps and reads the memory of the other, as ranks do when the layout changes
-// and after failures.
+// Starts two child processes. One maps and reads the memory of the other, as ranks do when the layout changes and after
+// failures.
 Finding check_peer_memory();
 // `now`: seconds since 1970; `is_synchronized`: whether the kernel reports that a time server keeps the clock.
 Finding check_clock(std::time_t now, bool is_synchronized);

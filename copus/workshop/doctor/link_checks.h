@@ -29,8 +29,8 @@ KernelDevices kernel_devices(const std::filesystem::path& root = "/");
 
 // `platform`: the platform of this build (gpu_platform()); `visible`: the number of GPUs that the build sees.
 Finding check_gpus(const std::string& platform, int64_t visible, const KernelDevices& devices);
-// `version`: that of the NCCL library that was found (22703 for 2.27.3). If none was found, it is empty, and `why_not`
-// says why.
+// `version` is the version of the NCCL library (22703 for 2.27.3). If no library was found, `version` is empty, and
+// `why_not` gives the reason.
 Finding check_nccl(std::optional<int64_t> version, const std::string& why_not, int64_t gpus);
 
 }  // namespace copus

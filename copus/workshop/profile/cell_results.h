@@ -16,8 +16,8 @@ struct Cell {
   Configuration configuration;
   std::vector<double> step_seconds = {};  // of all rounds
   StepTimeParts parts = {};               // predicted by the time model
-  // Bytes of the rank that holds most. peak_bytes: measured, tensors only. The prediction by the memory model:
-  // everything.
+  // Bytes of the rank that needs most. peak_bytes is measured and covers tensors only; the memory model's prediction
+  // covers all memory.
   int64_t peak_bytes = 0;
   double predicted_bytes = 0;
   bool has_failed = false;

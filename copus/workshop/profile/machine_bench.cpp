@@ -64,7 +64,7 @@ constexpr Sizes cpu_sizes = {.rounds = 25,
 constexpr int64_t gpu_lengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_sequences[] = {512, 1024, 2048, 4096, 8192};
 constexpr int64_t gpu_all_reduces[] = {8, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
-// The sizes are those of micro-batches of 8192 tokens in a model with some billions of parameters, whose activations do
+// The sizes occur with micro-batches of 8192 tokens in a model with some billions of parameters, whose activations do
 // not fit into any cache. Training keeps a GPU at its power limit, where its clock is lower than after a pause: on an
 // H200, products in the first second are a tenth faster than within the steps of a run. Each round therefore begins
 // with some work.
@@ -178,9 +178,9 @@ class MachineBench {
     return static_cast<double>(devices_ * free_memory_bytes(device_));
   }
 
-  // Measures the memory of the device's context: the used memory that belongs neither to tensors nor to communicators.
-  // Predictions add the context and the communicators to a job's tensors. The connection from which communicators are
-  // split counts as part of the context, because every rank has it in any layout.
+  // Measures the memory of the device's context, that is, used memory other than tensors and communicators. Predictions
+  // add the context and the communicators to a job's tensors. The connection from which communicators are split counts
+  // as context, because every rank has it in any layout.
   void measure_context(MachineMeasurements& result) {
     const DeviceMemory memory = device_memory(device_);
     const int64_t communicators = world_.communicator_bytes() - connection_bytes_;
@@ -195,8 +195,8 @@ class MachineBench {
     return computes_here() ? kernels::zeros(shape, dtype_, device_) : at::Tensor();
   }
 
-  // Fills operands with values as in training, because a GPU's clock depends on how many bits its products flip. One
-  // tensor holds the first operands, another the second operands.
+  // Fills operands with values as in training, because a GPU's clock depends on how many bits change in its matrix
+  // products. One tensor holds the first operands of all products, another the second operands.
   enum class Operand { first, second };
   void fill_operands() {
     if (device_.is_cpu() || !computes_here()) return;
@@ -335,7 +335,7 @@ MachineMeasurements measure_machine(Precision precision, const std::string& devi
   configure_aten(1, world->size());
   const int64_t connection_bytes = world->communicator_bytes();
   // Opens every kind of communicator to measure the cost of each. If there are too few hardware queues for messages,
-  // pipelines cannot be trained either, so the rest is measured without messages.
+  // they are left out, because pipelines could not be trained on this machine anyway.
   GroupUse everyone{.ranks = world->everyone().ranks(),
                     .messages = GroupUse::Messages::line,
                     .exchanges = true,

@@ -1,5 +1,5 @@
-// Computes how well predictions agree with published measurements: the ranking, the loss from choosing by prediction,
-// and the errors.
+// Computes how well predictions agree with published measurements: the agreement of rankings, the speed lost by
+// choosing by prediction, and the errors.
 #pragma once
 
 #include <span>
@@ -20,8 +20,8 @@ double top1_regret(std::span<const double> predicted_throughput, std::span<const
 // NaN if there are no values.
 double median_of(std::vector<double> values);
 
-// Corrects a group's predictions: seconds = compute * (parts.compute + bubble + optimizer) + communication *
-// (tensor_communication + data_communication).
+// Factors that correct the predictions of a group of runs: seconds = compute * (parts.compute + bubble + optimizer) +
+// communication * (tensor_communication + data_communication).
 struct FittedConstants {
   double compute = 1;
   double communication = 1;
@@ -34,8 +34,8 @@ struct FitSample {
   double weight;
 };
 
-// Returns the constants, each between 1/4 and 4, that minimise the weighted sum of absolute logarithmic errors. Beyond
-// log 1.5, an error counts only a tenth. A constant that the samples do not determine stays at 1.
+// Returns the constants, each between 1/4 and 4, that minimise the weighted sum of absolute logarithmic errors. The
+// part of an error above log 1.5 counts only a tenth. A constant that the samples do not determine stays at 1.
 FittedConstants fit_constants(std::span<const FitSample> samples);
 
 }  // namespace copus

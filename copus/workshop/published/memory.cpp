@@ -18,9 +18,10 @@ namespace {
 // - layers are divided equally over the stages;
 // - RMSNorm is eager.
 //
-// A layer keeps these tensors of the stream's width, counted in bf16 tensors: both streams (2), and for each of the two
-// eager norms its fp32 input, its fp32 normalized input and its result (5), together 12. Fused norms keep only their
-// results, together 4. In both cases one more tensor was fitted to the runs that failed.
+// A layer keeps tensors of the hidden size, counted here in bf16 tensors. The two residual streams count 2. Each of the
+// two eager norms counts 5: its fp32 input, its fp32 normalized input and its result. Together these are 12. Fused
+// norms keep only their results, which makes 4. In both cases one more tensor was added to fit the runs that ran out of
+// memory.
 TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   TrainingSystem system;
   system.name = "aleph alpha";
@@ -33,8 +34,8 @@ TrainingSystem aleph_alpha_memory(const PublishedRun& run) {
   use.working = {.gathered = 4, .feed_forward = 4};
   if (contains(run.notes, "kernel=torch") || contains(run.notes, "kernel=fused")) {
     // PyTorch keeps bf16 scores, the mask, and the fp32 softmax with its bf16 copy. Megatron's kernel keeps scores and
-    // softmax in bf16. In the backward pass, both also hold fp32 gradients at each stage of the computation, in memory
-    // blocks that no other tensor can use.
+    // softmax in bf16. In the backward pass, both also hold fp32 gradients of these tensors, in memory blocks that no
+    // other tensor can use.
     use.kept.score_bytes = contains(run.notes, "kernel=torch") ? 8 : 4;
     use.working.score_bytes = 32;
   } else if (contains(run.notes, "flash_attentionv1")) {

@@ -6,9 +6,8 @@ namespace copus {
 
 namespace {
 
-// Describes Megatron-LM and programs based on it, as used in the published comparison of times. The loss is assumed to
-// use the collectives of Copus, which processes logits in pieces. Megatron-LM's own are smaller; a plan for Megatron-LM
-// leaves them out.
+// Describes Megatron-LM and programs based on it, for the comparison with published times. The collectives of the loss
+// are assumed to be as large as Copus'. Megatron-LM's own are smaller, and a plan for Megatron-LM leaves them out.
 TrainingSystem megatron_passes() {
   TrainingSystem system = megatron();
   system.memory = copus_memory_use();
@@ -19,8 +18,8 @@ void reduce_after_backward(TrainingSystem& system) {
   system.reduction_without_zero.overlaps = system.reduction_with_zero.overlaps = false;
 }
 
-// Aleph Alpha's "scaling" (Hagemann et al. 2023): like Megatron-LM, but with only those fused kernels that a run's note
-// names.
+// Describes Aleph Alpha's "scaling" (Hagemann et al. 2023): like Megatron-LM, but with only those fused kernels that
+// the run's notes name.
 TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
   TrainingSystem system = eager_pytorch();
   system.name = "aleph-alpha";
@@ -37,8 +36,8 @@ TrainingSystem aleph_alpha_passes(const PublishedRun& run) {
     system.forward.launches += 16;
     system.backward.launches += 40;
   }
-  // The attention scores are in memory: masked and normalised either by separate fp32 operations or by one fused
-  // kernel.
+  // Attention scores are written to memory, and then masked and normalised either by separate fp32 operations or by one
+  // fused kernel.
   if (contains(run.notes, "kernel=torch")) system.attention_matrix_bytes = 30;
   if (contains(run.notes, "kernel=fused")) system.attention_matrix_bytes = 12;
   return system;

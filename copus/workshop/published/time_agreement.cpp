@@ -68,7 +68,7 @@ void find_layouts(JudgedSet& set) {
   for (const auto& [layout, index] : fastest) set.layouts.push_back(index);
 }
 
-// Within a set, every layout has the same weight. The weight of a set grows with the square root of its number of
+// Within a set, all layouts have the same weight. The weight of the whole set is the square root of its number of
 // layouts.
 void fit(PublishedAgreement& agreement) {
   std::map<std::string, int64_t> sets_of_group;

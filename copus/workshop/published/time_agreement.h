@@ -1,5 +1,5 @@
-// Judges the agreement of predicted step times with published ones. Constants are fitted on half of the sets, and both
-// halves are judged.
+// Judges how well predicted step times agree with published step times. Constants are fitted on half of the sets, and
+// both halves are judged.
 #pragma once
 
 #include <cstdint>

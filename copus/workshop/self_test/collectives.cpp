@@ -182,7 +182,7 @@ class OperationChecks {
     expect("all-reduce (maximum)", largest, largest_);
   }
 
-  // A large vector is reduced in place, as gradients are: the result is the member's own part of the input. A small
+  // A large vector is reduced in place, as gradients are: the output is the member's own part of the input. A small
   // vector is reduced into another buffer.
   void reduce_scatter() {
     const Buffer input = buffer(given_by(here())), apart = zeros(count_of(here()));

@@ -1,6 +1,5 @@
-// `copus selftest`: checks that the ranks of a job, their links and all its layouts work on their machines. A process
-// that was not started as a rank starts the ranks itself. Ranks that torchrun, srun or mpirun have started join each
-// other.
+// `copus selftest`: checks that the ranks of a job, their links and all its layouts work on their machines. It starts
+// the ranks itself, unless torchrun, srun or mpirun has already started this process as a rank.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -40,8 +39,8 @@ struct SelfTestCommandOptions {
   uint64_t seed = 1;
 };
 
-// Runs the tests as one rank of a job; every rank calls this. Returns whether all tests passed, the same on all ranks.
-// Rank 0 prints.
+// Runs the tests as one rank of a job; every rank calls this. Returns whether all tests passed on all ranks. Rank 0
+// prints.
 bool test(const SelfTestCommandOptions& options, const RankEnvironment& environment, std::unique_ptr<World> world) {
   const MemoryFile corpus(random_letters(corpus_bytes));
   SelfTestReport report(environment, options.json);
@@ -75,8 +74,8 @@ bool start_and_test(const SelfTestCommandOptions& options) {
       .get<bool>();
 }
 
-// Runs jobs of this program and injects faults into them. If the user stops it, it returns the exit code of a stopped
-// run.
+// Runs jobs of this program and injects faults into them. Returns the exit code; if the user stops the command, this is
+// the code of a stopped run.
 int harm_and_test(const SelfTestCommandOptions& options) {
   constexpr int64_t usual = 4;
   const int64_t ranks = options.ranks == 0 ? usual : options.ranks;

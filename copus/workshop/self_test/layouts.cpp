@@ -1,5 +1,5 @@
-// Switches a small model through the layouts of a job, trains it in each, and compares the results with those of one
-// rank alone.
+// Switches a small model through the layouts of a job, trains it in each, and compares the results with the results of
+// one rank alone.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -62,8 +62,8 @@ ModelDescription model_for(const std::vector<ParallelStrategy>& layouts) {
   return model;
 }
 
-// Micro-batches have one sequence, and each rank of the layout with most data-parallel ranks has the same number of
-// them.
+// Micro-batches have one sequence. The global batch is a multiple of the largest number of data-parallel ranks, so that
+// all layouts divide it evenly.
 RunConfig config_for(const std::string& corpus, int64_t ranks) {
   const ModelDescription model = model_for(chosen_layouts(ranks));
   // a multiple of every tensor-parallel degree

@@ -37,9 +37,9 @@ class TimeLimit {
   bool was_over_ = false;
 };
 
-// Parts of the test; every rank calls them. check_relayouts visits the layouts of the job, returns to the first one,
-// and compares the hash of the training state before and after each re-layout. `seed`: for the random numbers with
-// which collectives are repeated.
+// The parts of the test, which every rank calls. check_relayouts visits the layouts of the job, returns to the first
+// one, and compares the hash of the training state before and after each re-layout. `seed` determines the random
+// numbers on which collectives are repeated.
 std::vector<GroupCheck> check_groups(at::Device memory, uint64_t seed, World& world);
 std::vector<GroupSpeed> measure_groups(at::Device memory, TimeLimit& limit, World& world);
 std::vector<RelayoutCheck> check_relayouts(const std::string& corpus, at::Device device, TimeLimit& limit,

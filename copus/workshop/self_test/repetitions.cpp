@@ -21,7 +21,7 @@ namespace {
 
 constexpr int repetitions = 3;
 // NCCL chooses its algorithm by size. For large vectors it may choose NVLS, whose sums do not repeat. On a GPU, sizes
-// are therefore 1 KiB to 16 MiB of fp32.
+// therefore range from 1 KiB to 16 MiB of fp32.
 constexpr int64_t counts_on_host[] = {257, 30'007};
 constexpr int64_t counts_on_device[] = {257, 300'007, int64_t{1} << 22};
 

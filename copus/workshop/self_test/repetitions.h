@@ -1,5 +1,5 @@
-// Checks that the collectives of a group repeat bitwise. Reductions of random numbers round, so their bits show the
-// order of addition. The exact values of collectives.h would not show it, because their sum is the same in every order.
+// Checks that the collectives of a group repeat bitwise. Sums of random numbers are rounded, so their bits show the
+// order of addition. (In collectives.h sums are exact, and therefore the same in every order.)
 #pragma once
 
 #include <c10/core/Device.h>

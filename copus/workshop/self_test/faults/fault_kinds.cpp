@@ -56,8 +56,8 @@ bool set_limit(int64_t pid, __rlimit_resource resource) {
 // Further mappings of memory throw std::bad_alloc.
 bool take_memory(int64_t pid) { return set_limit(pid, RLIMIT_AS); }
 
-// The descriptor through which a rank receives its launcher's messages, from the rank's environment; -1 if there is
-// none.
+// Returns the descriptor through which a rank receives its launcher's messages, as given in the rank's environment; -1
+// if there is none.
 int control_descriptor(int64_t pid) {
   std::ifstream environment(concat("/proc/", pid, "/environ"), std::ios::binary);
   const std::string name = "COPUS_CONTROL=";

@@ -1,5 +1,5 @@
 // Writes the output of `copus selftest --faults`, as text or as one JSON object. The text has a line for each run and
-// each failure, and ends with how soon the job recovered from each kind of fault.
+// each failure. At the end it says how soon the job recovered from each kind of fault.
 #pragma once
 
 #include <nlohmann/json.hpp>
