@@ -7,8 +7,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """Another batch, its expected gain, and the reason. Advice is the same on all ranks, except that only rank 0 has
-    the reason.
+    """Another batch, its expected gain, and the reason. All ranks get the same advice, except that only rank 0 gets the
+    reason.
 
     Batches and noise scales are in sequences. Gains are relative: 0.1 means a tenth more progress per second.
     """

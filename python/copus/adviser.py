@@ -6,13 +6,13 @@
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     advice = adviser.step(norm, samples=512, seconds=dt, lr=lr)
 
-Every rank of the job makes both calls. A step's norms reach the other ranks while the next step trains, and rank 0's
-conclusions reach them during the step after that. So advice comes two steps after the measured step, or three if the
+Every rank of the job makes both calls. A step's norms reach rank 0 while the next step trains, and its conclusions
+reach the other ranks during the step after that. So advice comes two steps after the measured step, or three if the
 gradients are on an accelerator. In a single process advice comes at once on the CPU, and one step later on an
 accelerator.
 
-Mistakes in the constructor, and in the first call of each method, raise UserError. Later mistakes, and failures of the
-adviser itself, end the measuring but never the job (health.py).
+Invalid arguments of the constructor, and of the first call of each method, raise UserError. Later mistakes, and
+failures of the adviser itself, end the measuring but never the job (health.py).
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ class Adviser:
 
         Call this once, before the first backward. It supports DDP, whose communication hook stays free for you, and
         FSDP2, whose reduce-scatter it replaces. You may also call first_micro_batch; the smaller of the two batches is
-        then used. `loss_scale`: with a gradient scaler, its get_scale. `micro_batches`: the number per rank and step,
-        if the gradients of each micro-batch are reduced separately; under no_sync it is 1.
+        then used. `loss_scale`: with a gradient scaler, its get_scale. `micro_batches` is the number of reductions per
+        rank and step: the number of micro-batches, or 1 under no_sync.
         """
         if self._ranks() == 1:
             raise UserError(
@@ -271,7 +271,8 @@ class Adviser:
         loss: Tensor | float | None = None,
         loss_tokens: Tensor | int | None = None,
     ) -> Advice | None:
-        """Reports a finished step. Returns advice if another batch saves time, otherwise None. The same on all ranks.
+        """Reports a finished step. Returns advice if another batch saves time, otherwise None. All ranks get the same
+        result.
 
         Args:
             norm: 2-norm of the whole gradient before clipping, as clip_grad_norm_ returns it (for FSDP2 a DTensor,

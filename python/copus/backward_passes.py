@@ -8,8 +8,8 @@ _PARAMETERS = 2  # that are listened to: a part of a model may have no gradient 
 
 
 class BackwardPasses:
-    """Counts passes by hooks that run after the gradients of single parameters are accumulated. PyTorch does not save
-    hooks."""
+    """Counts backward passes, by hooks that run after the gradient of a parameter is accumulated. PyTorch does not save
+    these hooks with a model."""
 
     def __init__(self, parameters: list[Tensor]):
         with_gradient = [parameter for parameter in parameters if parameter.grad is not None]

@@ -10,8 +10,8 @@
     print(noise.sign, noise.spectral, noise.preconditioned)
 
 A measurement compares the gradient of one part of a step's samples with the gradient of the others. Both belong to the
-same weights. Gradients of earlier steps would not do: the weights have moved along them since, so later gradients
-hardly contain them.
+same weights. Gradients of earlier steps could not be used: the weights have moved along them since, so the later
+gradient hardly contains them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class DualNoise:
     """Measures how large a batch still helps steps of sign descent, Muon and AdamW.
 
     Args:
-        named_parameters: model.named_parameters(). Only two-dimensional ones that require a gradient are measured.
-        optimizer: for `preconditioned`, one that keeps an average exp_avg_sq of squared gradients, as AdamW does.
+        named_parameters: model.named_parameters(). Only matrices that require a gradient are measured.
+        optimizer: needed for `preconditioned`; it must keep an average exp_avg_sq of squared gradients, as AdamW does.
         batch: sequences of a step, over all ranks. The gradient is their mean, or their mean times a constant.
-        interval: every interval-th step is measured, on some 16 matrices, other ones each time.
+        interval: every interval-th step is measured, each time on about 16 other matrices.
         select: function of a parameter's name and the parameter; True for the matrices to measure.
         group: process group of the ranks that train the same parameters; by default all ranks. With a pipeline, the
             ranks of one stage.
@@ -109,7 +109,8 @@ class DualNoise:
         """Copies the gradients in p.grad; does nothing in a step that is not measured.
 
         Call this once in a step, between two backward passes. p.grad then holds the gradient of a part of the step's
-        samples. `share` is that part's share of the samples, such as 1 / len(micro_batches) after the first one.
+        samples. `share` is the fraction of the samples in that part: 1 / len(micro_batches) after the first
+        micro-batch.
         """
         if not self.is_due:
             return
@@ -133,9 +134,9 @@ class DualNoise:
         """Measures this step's gradients, if its turn has come. Call this after the last backward pass.
 
         p.grad must hold the gradient of all samples, reduced over the ranks, and in the scale that it had when `part`
-        was called: not yet unscaled and not yet clipped. `batch` is this step's batch, if it is not the constructor's.
-        `loss_scale` is the factor on the loss in both calls: a gradient scaler's get_scale(). The call waits for the
-        device in measured steps.
+        was called: not yet unscaled and not yet clipped. `batch` is this step's batch, if it differs from the
+        constructor's. `loss_scale` is the factor on the loss in both calls: a gradient scaler's get_scale(). The call
+        waits for the device in measured steps.
         """
         batch = self._batch if batch is None else arguments.whole("batch", batch, "DualNoise.step")
         loss_scale = arguments.above_zero("loss_scale", loss_scale, "DualNoise.step", "the factor on the loss")
@@ -178,9 +179,10 @@ class DualNoise:
 
     @property
     def preconditioned(self) -> DualNoiseScale | None:
-        """The noise scale for steps of AdamW, whose second moments are those of `optimizer`.
+        """The noise scale for steps of AdamW, with the second moments of `optimizer`.
 
-        None before two measurements after the optimizer's first step, and without such an optimizer.
+        None until there are two measurements after the optimizer's first step, and if the optimizer keeps no second
+        moments.
         """
         return self._scale("preconditioned")
 
@@ -270,9 +272,9 @@ class DualNoise:
         return _dual_norms(whole_part / share, others, self._divisors(parameter, group))
 
     def _divisors(self, parameter: Tensor, group: Mapping[str, Any] | None) -> Tensor | None:
-        """Returns AdamW's sqrt(v) + eps, without the correction of v for its start at 0: a common factor cancels.
+        """Returns AdamW's sqrt(v) + eps. v is not corrected for its start at 0, because a common factor cancels.
 
-        Returns None before the optimizer's first step and for an optimizer that has none.
+        Returns None before the optimizer's first step, and for an optimizer without v.
         """
         if group is None or "eps" not in group:
             return None
@@ -304,10 +306,12 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _dual_norms(gradient: Tensor, mean: Tensor, divisors: Tensor | None) -> Tensor:
-    """Returns what a matrix adds to the norms of g, m and the noise g - m, 7 numbers in float64.
+    """Returns the 7 numbers (float64) that a matrix adds to the sums over all matrices. g (`gradient`) is the gradient
+    of a part of the samples, m (`mean`) that of the others.
 
-    For sign descent and Muon these are the noise |g - m|* and the signal <g, d>, with the unit step d along m. For
-    AdamW they are |g - m|^2, <g, m> and |m|^2 in the product <x, y> = sum x_i y_i / divisor_i; zeros without divisors.
+    For sign descent and for Muon these are the noise |g - m|* and the signal <g, d>, with the unit step d along m. For
+    AdamW they are |g - m|^2, <g, m> and |m|^2 in the product <x, y> = sum x_i y_i / divisor_i, or zeros without
+    divisors.
     """
     noise = gradient - mean
     with torch.autocast(gradient.device.type, enabled=False):

@@ -1,9 +1,9 @@
 """Computes this rank's part of the squared norm of a gradient, for any parallelism of the parameters.
 
-A copy is a whole gradient. Data parallelism has one copy on each rank, FSDP2 has one copy over all ranks, and tensor
-parallelism has one copy over the ranks of each replica. The parts of all ranks add up to the mean squared norm of the
-copies; every number of the model is counted once. If the copies are already reduced, they are equal, and the mean is
-the squared norm itself.
+A copy means a whole gradient, which may be spread over ranks. Data parallelism has one copy on each rank, FSDP2 has one
+copy over all ranks, and tensor parallelism has one copy over the ranks of each replica. The parts of all ranks add up
+to the mean squared norm of the copies; every number of the model is counted once. If the copies are already reduced,
+they are equal, and the mean is the squared norm itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ except ImportError:  # PyTorch without its distributed package
 
 from copus._core import UserError
 
-# Names of mesh dimensions along which ranks read different samples. All other dimensions are taken as model
-# parallelism, provided that all dimensions have names.
+# Names of mesh dimensions along which ranks read different samples. If all dimensions of a mesh have names, its other
+# dimensions are taken as model parallelism.
 DATA_PARALLEL_NAMES = frozenset(
     "dp data data_parallel ddp fsdp dp_shard dp_replicate dp_shard_cp shard replicate hsdp batch replica".split()
 )
@@ -85,7 +85,8 @@ def find_layout(
 def _data_parallelism_of_fsdp() -> dict[int, tuple[int, int]]:
     """Returns, by id of each parameter that fully_shard manages, its data-parallel ranks and how many shards they hold.
 
-    PyTorch marks neither the parameters nor their meshes. Its register of the modules is private and may disappear.
+    PyTorch marks neither the parameters nor their meshes, so this reads its register of modules, which is private and
+    may disappear.
     """
     try:
         from torch.distributed._composable_state import _module_state_mapping

@@ -26,11 +26,11 @@ def say(message: str) -> None:
 
 
 class Health:
-    """Knows whether the measurements can be trusted. `reason` says why they cannot; it is None if they can.
+    """Decides whether the measurements can be trusted. `reason` says why they cannot; it is None if they can.
 
-    A `found` reason holds until STEPS sound steps in a row. A reason `noted` for single steps can occur in a sound job,
-    for example for the short last step of an epoch. Such a reason is taken as found if most of the last STEPS steps
-    have it. After `stop` no step is sound any more.
+    A reason passed to `found` holds until there have been STEPS sound steps in a row. A reason passed to `noted`
+    concerns a single step of a job that may be sound, such as the short last step of an epoch. If most of the last
+    STEPS steps have such a reason, it is treated as found. After `stop` no step is sound any more.
     """
 
     def __init__(self) -> None:

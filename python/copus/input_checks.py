@@ -6,12 +6,12 @@ of the large batch's gradient has E[L] = |G|^2 + S/B. So neither E[s - L] nor E[
 E[s/L - 1] is not negative either: the small batch is one of r equivalent small batches, and in every single step the
 mean of their squared norms is at least L.
 
-Evidence is pooled. Blocks of 16 steps are tested by Student's t, then joined in pairs to blocks of 32, 64 and so on, so
-that a slight mistake, or one in much noise, is found later. Blocks of 16 x 2^k steps are tested at a probability of
-1.6e-6 x 2^k / 28. This gives one false alarm in 100 jobs of 100,000 steps if means are at the limit and normally
-distributed. Large factors, such as an unreported loss scale, are detected by counting instead: even noise of a single
-dimension, which spreads most, has s > 10 r L in only 15 % of the steps. bench/adviser/README.md says which mistakes are
-detected and when.
+Steps are tested in blocks. Blocks of 16 steps are tested by Student's t, then joined in pairs to blocks of 32, 64 and
+so on. A mistake that is slight or hidden by noise is thus found later. Blocks of 16 x 2^k steps are tested at a
+probability of 1.6e-6 x 2^k / 28. In the worst case, with an expectation of exactly zero, normally distributed means
+give one false alarm in 100 jobs of 100,000 steps. Large factors, such as an unreported loss scale, are detected by
+counting steps with s > 10 r L: even with noise in a single dimension, which spreads most, only 15 % of the steps are
+such. bench/adviser/README.md says which mistakes are detected and when.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class InputChecks:
         )  # fmt: skip
 
     def _conclude(self, kind: str, steps: int, text: str) -> bool:
-        """Records the objection of a block of this many steps. If the block has none, withdraws an earlier
-        objection."""
+        """Records the objection of a block of this many steps. If the block has none, withdraws the earlier objection
+        of this kind if that block was not longer."""
         if text:
             self._objections[kind] = steps, text
         elif kind in self._objections and steps >= self._objections[kind][0]:

@@ -26,8 +26,8 @@ def folder_for(wanted: str | None) -> str | None:
             folder.mkdir()
             return str(folder)
         except FileExistsError:
-            # The user may have named an existing folder, such as the trainer's own. An existing default folder belongs
-            # to another job.
+            # A folder that exists without a job's logs may be used if the user named it: it may be the trainer's own.
+            # An existing default folder belongs to another job.
             if not is_new and folder.is_dir() and not (folder / "run.jsonl").exists():
                 return str(folder)
             if not folder.is_dir():

@@ -48,8 +48,8 @@ class Small(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a step is not measured. If the problem `can_happen` in a sound job, it is reported only if most steps have
-    it."""
+    """The reason why a step is not measured. With `can_happen`, single steps of a sound job may have the problem, so it
+    is reported only if most steps have it."""
 
     key: str
     reason: str

@@ -5,8 +5,8 @@
 The command follows run.jsonl until the run is complete. If the run has had no process for a minute, because it was
 killed or stopped, the tracker shows the run as failed until it is resumed and tracked again. Ctrl-C ends the tracking
 earlier. Every number of a step keeps its name from run.jsonl. The trackers' own variables choose destination and
-account: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus the newest step is in a
-file for the textfile collector of node_exporter (--textfile), which is replaced as a whole.
+account: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. For Prometheus, the newest step is
+written to a file for the textfile collector of node_exporter (--textfile). The file is replaced as a whole.
 """
 
 import argparse

@@ -69,9 +69,10 @@ class Watch:
 class _DdpReader:
     """Reads the gradients that a backward pass has left in p.grad, before DDP writes the reduced gradients there.
 
-    DDP writes them after the last gradient, in a callback at the end of the pass; a callback that is queued earlier
-    runs first. There are two exceptions. With gradient_as_bucket_view, p.grad itself is reduced. With a static graph,
-    the first pass queues its callback at the beginning. In these cases each gradient is read when it is accumulated.
+    DDP writes the reduced gradients in a callback at the end of the pass, which it queues after the last gradient. A
+    callback that is queued earlier runs first and still finds the local gradients. There are two exceptions. With
+    gradient_as_bucket_view, p.grad itself is reduced. With a static graph, the first pass queues its callback at the
+    beginning. In these cases each gradient is read when it is accumulated.
     """
 
     def __init__(self, model: torch.nn.parallel.DistributedDataParallel, watch: Watch):

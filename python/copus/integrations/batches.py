@@ -1,5 +1,5 @@
-"""Measures a trainer's micro-batches for the integrations, and keeps mistakes of the integrations from ending its
-job."""
+"""Counts the sequences of a trainer's micro-batches for the integrations, and keeps errors in the integrations from
+ending the trainer's job."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ own training function.
 
 You provide a checkpoint and a function that trains from it with another batch and learning rate and returns the
 held-out loss. Branches of the reference batch over several lengths form a ladder. The ladder converts the loss of any
-other branch into the number of samples with which the reference batch reaches that loss. From these numbers follows c
-in critical batch = c x noise scale. The branches are those of `copus calibrate`.
+other branch into the number of samples with which the reference batch reaches that loss. These numbers give c in
+critical batch = c x noise scale. The branches are the same as in `copus calibrate`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from copus import _core
 _MULTIPLES = (2, 4, 8)
 _FEWEST_UPDATES = 32
 
-# Lengths of the ladder's rungs, in eighths of a branch of the largest batch. Branches of smaller batches also end at
-# rungs. The highest rung is longer than the branches. Even if noise makes a batch appear more efficient than the
-# reference batch, its loss is therefore within the ladder.
+# Numbers of samples of the branches in the reference batch (the rungs of the ladder), in eighths of a branch of the
+# largest batch. Branches of smaller batches are as long as some rung. The highest rung is longer than all other
+# branches, so that their losses lie within the ladder even if noise makes a batch appear more efficient than the
+# reference batch.
 _RUNGS = (1, 2, 4, 8, 12)
 
 _NEEDED_REPETITIONS, _MOST_REPETITIONS = 2, 8
@@ -158,8 +159,8 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
 
 
 def _samples_at(multiple: int, reference_batch: int) -> int:
-    """Returns the samples of a branch. Branches of smaller batches are half as long as a branch of the largest batch.
-    They still have at least as many updates, and take less time."""
+    """Returns the samples of a branch. Branches of smaller batches have half as many samples as a branch of the largest
+    batch, to save time. They still have at least as many updates."""
     return _FEWEST_UPDATES * max(multiple, _MULTIPLES[-1] // 2) * reference_batch
 
 

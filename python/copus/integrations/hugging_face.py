@@ -40,8 +40,8 @@ class AdviserCallback(TrainerCallback):
     first dimension of the first tensor.
 
     Copus needs the gradients of a small and of a large batch in each step. If a step has a single micro-batch, the
-    small batch is that of one rank, which DDP and FSDP2 reduce with those of other ranks. On a single rank there is
-    then no small batch, so the adviser reports that it cannot measure.
+    small batch is one rank's, whose gradient is read before DDP or FSDP2 reduces it. On a single rank such a step has
+    no small batch, so the adviser reports that it cannot measure.
     """
 
     def __init__(

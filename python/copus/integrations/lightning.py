@@ -29,9 +29,8 @@ class AdviserCallback(Callback):
     copus.Adviser except the batch. The batch is Lightning's: sequences of a micro-batch (the first dimension of its
     first tensor, or the result of `count`) x accumulate_grad_batches x data-parallel ranks. Two kinds of steps are
     skipped: steps with fewer sequences at the end of an epoch, and steps in which training_step returns None for a
-    micro-batch. Copus needs gradients of two sizes in each step. With one micro-batch per step it gets them if DDP
-    reduces gradients of several ranks; on a single rank it reports that it cannot measure. The adviser's state is in
-    the checkpoints.
+    micro-batch. Copus needs gradients of two sizes in each step. With one micro-batch per step it gets both from DDP on
+    several ranks; on a single rank it reports that it cannot measure. The adviser's state is in the checkpoints.
     """
 
     def __init__(

@@ -81,8 +81,8 @@ class Following:
         loss = None if self._has_pipeline else torch.stack(self._losses).sum() * self._replicas
         advice = self.adviser.step(self._norm, samples=self._batch, seconds=time.perf_counter() - begin,
                                    lr=learning_rate, loss=loss)
-        # With a single micro-batch per step, torchtitan exposes no gradient of a part of the step, so measuring would
-        # end.
+        # A step of a single micro-batch would end the measuring, because torchtitan exposes no gradient of a part of
+        # it.
         if advice is not None and advice.micro_batches > 1:
             self.advice.append(advice)
             self._trainer.gradient_accumulation_steps = advice.batch // (self._sequences * self._replicas)
