@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that no #include breaks the layering of the rooms (docs/design.md, section 3).
+"""Checks that no #include breaks the order of the rooms (docs/design.md, section 3).
 
-Usage: check_layers.py [ROOT]. Prints one line a violation, `file:line: what is wrong`, and exits 1 if there is any.
+Usage: check_layers.py [ROOT]. Prints one line per violation, `file:line: what is wrong`, and exits with 1 if there is
+any.
 
 The rules:
 1. a file of a room includes only its own room and rooms before it in ROOMS; within a room that has smaller ones

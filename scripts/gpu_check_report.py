@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Collects the files of scripts/gpu-check's folder of results into one gpu-check.json, and prints a summary. The last
-line of the summary says whether Copus works on this machine as it should."""
+"""Collects the results of scripts/gpu-check into one gpu-check.json, and prints a summary. The last line of the summary
+says whether Copus works on this machine as it should."""
 
 import json
 import pathlib
