@@ -14,9 +14,8 @@ from standard_streams import tell
 
 
 class Counts(typing.NamedTuple):
-    """Counts of a piece, or of all pieces: the number of documents, the number of their tokens, and three numbers of
-    occurrences within texts: names of special tokens, characters unknown to the tokenizer, and end-of-document tokens
-    before the document's end."""
+    """Counts of one piece or of all pieces: documents, their tokens, and what should not occur in texts: names of
+    special tokens, characters unknown to the tokenizer, and end-of-document tokens before the document's end."""
     documents: int = 0
     tokens: int = 0
     special: int = 0

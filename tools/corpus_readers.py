@@ -29,8 +29,9 @@ class BadRecord(Exception):
 class BadRecords:
     """Stops at the first bad record, or skips bad records and lists them in a file, one line each: `where: reason`.
 
-    Skipping stops if more than the share `most_bad` of all records is bad. This share is checked at the end, and after
-    each bad record for the records read so far, but as if at least 10,000 records had been read.
+    Skipping stops if more than the fraction `most_bad` of all records is bad. This is checked at the end, and after
+    each bad record. The earlier checks count at least 10,000 records as read, so that a few bad records at the
+    beginning do not stop a good file.
     """
 
     FIRST = 10_000
@@ -108,8 +109,8 @@ def new_decompressor(path):
 
 
 def decompressed(decompressor, path, block):
-    """Yields the decompressed content of a block of a file. With zlib the content comes in small blocks, however large
-    it is, because zlib keeps the unread rest of its input; zstandard decompresses the whole block at once."""
+    """Yields the decompressed content of a block of a file. zlib can yield the content in small pieces, because it
+    keeps the unread rest of its input. zstandard can only decompress the whole block at once."""
     if suffix_of(path) == ".gz":
         while block and not decompressor.eof:
             yield decompressor.decompress(block, READ_BYTES)
@@ -354,8 +355,8 @@ def files_of_dataset(folder):
 
 
 def counted(batches, size, on_bytes):
-    """Passes on the batches of a file and counts their bytes. The file holds the batches unchanged, except for their
-    descriptions."""
+    """Yields the batches of a file and counts their bytes, which are about the bytes read: a file holds the batches
+    unchanged, except for their descriptions."""
     for batch in batches:
         now = min(batch.nbytes, size)
         on_bytes(now)
@@ -444,8 +445,8 @@ TOKEN_SUFFIXES = (".bin", ".npy", ".dat", ".u16", ".u32")
 
 
 def format_of(head, path):
-    """Returns what a file is and what to do with it, if its format differs from the text that its name promises;
-    otherwise None. `head` is the beginning of the file, uncompressed."""
+    """Returns what a file is and what to do with it, if it is not the text that its name promises; otherwise None.
+    `head` is the beginning of the file, uncompressed."""
     for mark, offset, what, remedy in FORMATS:
         # A text may begin with ORCHID.
         if head.startswith(mark, offset) and (mark != b"ORC" or any(byte < 9 for byte in head[:64])):

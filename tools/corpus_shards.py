@@ -34,8 +34,8 @@ def shards_of(prefix, lengths, most_tokens):
 
 
 def refuse_existing_shards(prefix, is_interrupted):
-    """Raises CorpusError if the shards exist already. An interrupted call may have left shards, but not the last index,
-    because that index is written last."""
+    """Raises CorpusError if the shards exist already. Shards of an interrupted call lack the last index, which is
+    written last, so they do not count."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"-(\d{5,})-of-(\d{5,})\.(bin|idx|tokenizer)")
     for path in Path(folder).glob("*-of-*"):

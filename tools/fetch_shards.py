@@ -14,8 +14,8 @@ the run to be resumed; until then it neither copies nor deletes tokens. Without 
 
 A shard gets its final name only when it is complete, with the size that its index gives. A transfer that fails or ends
 early is repeated. If a file makes no progress for --deadline, the program names the file and exits with code 2. Ctrl-C
-and SIGTERM stop it, with exit codes 130 and 143. It removes the partial files of an earlier call, so that one folder
-allows one call at a time for each corpus.
+and SIGTERM stop it, with exit codes 130 and 143. It removes the partial files of earlier calls, so for each corpus and
+folder only one call may run at a time.
 """
 
 import argparse
@@ -89,8 +89,8 @@ class Transfers:
         threading.Thread(target=work, daemon=True).start()
 
     def take(self):
-        """The name of a call that has ended; raises the exception of one that failed. None if none ends soon: a wait
-        without an end might miss a signal that arrives as it begins."""
+        """Returns the name of a call that has ended, or raises its exception. Returns None if no call ends soon: an
+        unlimited wait might miss a signal that arrives as it begins."""
         try:
             name, error = self._done.get(timeout=BETWEEN_LOOKS)
         except queue.Empty:
@@ -227,8 +227,8 @@ def completion(run_dir):
 
 
 def wanted(run_dir, names, ahead):
-    """The names of the run's next shards of this corpus, in the order in which it needs them: those among the first
-    `ahead` of all its shards, and all that the next step needs."""
+    """Returns the names of the run's next shards that belong to this corpus, in the order in which the run needs them.
+    The next shards are the first `ahead` of all corpora, and all that the next step needs."""
     try:
         text = (run_dir / "shards.txt").read_text()
     except FileNotFoundError:

@@ -38,8 +38,8 @@ def naming(error, path):
 
 @contextlib.contextmanager
 def writing(path):
-    """Opens a file and syncs it to the disk when the block ends. A failure deletes the file, and a write error names
-    it."""
+    """Opens a file and syncs it to the disk when the block ends. After a failure the file is deleted. A write error
+    names the file."""
     try:
         with open(path, "wb") as file:
             yield file

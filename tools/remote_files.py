@@ -156,8 +156,8 @@ class RemoteFile:
         self.version = next((str(known[name]) for name in VERSIONS if known.get(name)), None)
 
     def notes(self):
-        """Properties of this file that the reader cannot check, since the server does not report enough. Only after
-        look_up()."""
+        """Returns which properties of this file cannot be checked, because the server does not report enough. Call
+        look_up() first."""
         if self.size is None:
             yield (f"{self}: the server does not say how long the file is, so a transfer that ends early goes "
                    "unnoticed")

@@ -5,8 +5,8 @@ import sys
 
 
 def open_standard_descriptors():
-    """Opens the null device for each of 0, 1 and 2 that is closed, as daemons leave them. Otherwise the next opened
-    file would get that number, and Python would have no sys.stdout and sys.stderr."""
+    """Opens the null device for each of the descriptors 0, 1 and 2 that is closed, as in a daemon. Otherwise the next
+    opened file would get that number, and Python would have no sys.stdout and sys.stderr."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -11,9 +11,10 @@ AGREEING_TOKENS = 100
 
 def joint(left, right, begin, end):
     """Returns the point at which two windows can be joined: how many tokens to take from the left one and to skip in
-    the right one. AGREEING_TOKENS tokens of both windows, each given as (ids, starts), must agree with their positions
-    before and after that point. No effect of a window's end reaches further. Returns None if they agree nowhere between
-    `begin` and `end`, as within a long run of one character, whose tokens depend on where it begins."""
+    the right one. Both windows are given as (ids, starts). AGREEING_TOKENS tokens before and after that point must
+    agree in both windows, with their positions, so that the point is beyond any effect of a window's end. Returns None
+    if they agree nowhere between `begin` and `end`, as within a long run of one character, whose tokens depend on where
+    it begins."""
     step = max(1, (end - begin) // 16)
     middle = (begin + end) // 2
     agreeing = AGREEING_TOKENS
