@@ -126,57 +126,88 @@ def by_points(critical: dict[int, float]):
 
 
 def vertex(places: list[float], values: list[float]) -> float:
-    """Where the parabola through three points at these places has its maximum, within the places."""
+    """Where the parabola through three points has its maximum; the best of the points if it has none."""
     curvature, slope, _ = numpy.polyfit(places, values, 2)
-    best = places[int(numpy.argmax(values))] if curvature >= 0 else -slope / (2 * curvature)
-    return float(min(max(best, min(places)), max(places)))
+    return -slope / (2 * curvature) if curvature < 0 else places[int(numpy.argmax(values))]
 
 
-def best_exponents(table: Table) -> dict[int, float]:
-    """The best exponent of the rate for each batch for which all exponents are known."""
-    best = {}
-    for batch in BATCHES:
-        means = [statistics.mean(table.values[batch, e]) for e in sorted(EXPONENTS) if table.values.get((batch, e))]
-        if len(means) == len(EXPONENTS):
-            best[batch] = vertex(sorted(EXPONENTS), means)
-    return best
+def own_efficiencies(rows: list[dict], model: str, seed: int, point: int) -> tuple[dict[tuple[int, float], float], int]:
+    """ln SE of the own branches by batch and exponent, and how many of them are bounds: a loss beyond the ladder counts
+    as that of its nearest rung."""
+    chosen = [row for row in rows if row["kind"] == "own" and
+              (row["model"], row["seed"], row["point"]) == (model, seed, point)]
+    ladder = {row["samples"]: row["loss"] for row in chosen if row["batch"] == REFERENCE}
+    values, bounds = {}, 0
+    for row in (row for row in chosen if row["batch"] != REFERENCE):
+        loss = math.inf if row["loss"] is None else row["loss"]
+        reached = samples_at({point + samples: rung for samples, rung in ladder.items()}, loss)
+        if reached is None or reached <= point:
+            bounds += 1
+            reached = point + (min(ladder) if loss > ladder[min(ladder)] else max(ladder))
+        values[row["batch"], row["exponent"]] = math.log((reached - point) / row["samples"])
+    return values, bounds
 
 
-def slope_of_whole_runs(rows: list[dict], model: str, seed: int) -> float:
-    """Slope of the best ln rate over ln batch in whole runs."""
-    points = []
+def slope(values: dict[tuple[int, float], float]) -> float | None:
+    """Fits ln SE(B, e) = a_B - k ((e - slope) ln(B / reference batch))^2 by least squares over a, k and the slope. None
+    if ln SE has no maximum."""
+    design = []
+    for batch, exponent in values:
+        distance = math.log(batch / REFERENCE)**2
+        design.append([float(batch == own) for own in BATCHES] + [exponent * distance, -exponent**2 * distance])
+    *_, linear, k = numpy.linalg.lstsq(numpy.array(design), numpy.array(list(values.values())), rcond=None)[0]
+    return float(linear / (2 * k)) if k > 0 else None
+
+
+def slope_of_whole_runs(rows: list[dict], model: str, seed: int) -> float | None:
+    """Slope of the best ln rate over ln batch in whole runs; None while runs are missing."""
+    points = {}
     for batch in (REFERENCE, *BATCHES):
-        losses = {round(math.log2(row["rate"] / LOWEST_RATE)): row["loss"] for row in rows if row["kind"] == "whole" and
+        losses = {round(math.log2(row["rate"] / LOWEST_RATE)): math.inf if row["loss"] is None else row["loss"]
+                  for row in rows if row["kind"] == "whole" and
                   (row["model"], row["seed"], row["batch"]) == (model, seed, batch)}
-        best = min(losses, key=lambda power: math.inf if losses[power] is None else losses[power])
+        best = min(losses, key=losses.get, default=0)
         around = [best - 1, best, best + 1]
-        points.append((math.log2(batch), vertex(around, [-losses[power] for power in around])))
-    return float(numpy.polyfit(*zip(*points), 1)[0])
+        if not all(math.isfinite(losses.get(power, math.inf)) for power in around):
+            return None
+        points[math.log2(batch)] = vertex(around, [-losses[power] for power in around])
+    return float(numpy.polyfit(list(points), list(points.values()), 1)[0])
 
 
 def slopes(rows: list[dict]) -> None:
-    gains = []  # of the third exponent, in ln SE
     for model in MODELS:
-        seeds = sorted({row["seed"] for row in rows if row["kind"] == "rung" and row["model"] == model})
-        for seed in seeds:
-            print(f"{model}, seed {seed}: slope of the best rate of whole runs {slope_of_whole_runs(rows, model, seed):.2f}")
-        for name in (*ENDS, "own"):
-            exponents = []
+        efficiencies, of_branches, of_runs = {}, [], []
+        for seed in sorted({row["seed"] for row in rows if row["kind"] == "own" and row["model"] == model}):
+            of_runs.append(slope_of_whole_runs(rows, model, seed))
             for point in POINTS:
-                table = own_branches(rows, model, point) if name == "own" else \
-                    sandwiches(rows, model, point, LENGTHS[point][0], name)
-                best = best_exponents(table)
-                exponents += best.values()
-                print(f"  {name}, after {point}: best exponent {({batch: round(e, 2) for batch, e in best.items()})}")
-                for batch in (16, 32):
-                    three = {e: table.values.get((batch, e)) for e in EXPONENTS}
-                    if name == "own" and all(three.values()):
-                        means = {e: statistics.mean(values) for e, values in three.items()}
-                        gains.append(max(means.values()) - max(means[0], means[0.5]))
-            if exponents:
-                print(f"  -> {name}: mean {statistics.mean(exponents):.2f}, median {statistics.median(exponents):.2f}")
-    print(f"gain of the exponent 1 in ln SE of own branches of 16 and 32: mean {statistics.mean(gains):.3f}, "
-          f"above 0 in {sum(gain > 0 for gain in gains)} of {len(gains)}")
+                values, bounds = own_efficiencies(rows, model, seed, point)
+                if len(values) < len(BATCHES) * len(EXPONENTS):
+                    continue
+                efficiencies[seed, point] = values
+                fitted = slope(values)
+                print(f"{model}, seed {seed}, after {point}: slope "
+                      f"{'without a maximum' if fitted is None else f'{fitted:.2f}'}"
+                      f"{f' ({bounds} bounds)' if bounds else ''}")
+                of_branches += [fitted] if fitted is not None else []
+        known = [value for value in of_runs if value is not None]
+        if not of_branches or not known:
+            continue
+        print(f"  -> {model}: slope by branches {statistics.mean(of_branches):.2f}, "
+              f"by whole runs {statistics.mean(known):.2f} ({', '.join(f'{value:.2f}' for value in known)})")
+        third_rate(model, efficiencies)
+
+
+def third_rate(model: str, efficiencies: dict[tuple[int, int], dict[tuple[int, float], float]]) -> None:
+    """What it brings to try the exponent 1 as well: exponents are chosen on one seed and judged on the other."""
+    gains = []
+    for (seed, point), judged in efficiencies.items():
+        chosen = efficiencies.get((1 - seed, point))
+        for batch in (16, 32) if chosen else ():
+            of_three, of_two = (max(exponents, key=lambda e: chosen[batch, e]) for exponents in (EXPONENTS, (0.5, 0)))
+            gains.append(judged[batch, of_three] - judged[batch, of_two])
+    if gains:
+        print(f"  -> {model}: gain of a third rate in ln SE of 16 and 32: mean {statistics.mean(gains):+.3f}, standard "
+              f"error {statistics.stdev(gains) / math.sqrt(len(gains)):.3f}, {len(gains)} cells")
 
 
 def main() -> None:
@@ -189,7 +220,10 @@ def main() -> None:
         slopes(rows)
         return
     chosen = {float(exponent) for exponent in arguments.exponents.split(",")}
-    rows = [row for row in rows if row.get("batch") == REFERENCE or row.get("exponent", 0) in chosen]
+    if missing := chosen - {row.get("exponent") for row in rows}:
+        parser.error(f"no rows have the exponents {sorted(missing)}")
+    rows = [row for row in rows if row["kind"] not in ("sandwich", "own") or row["batch"] == REFERENCE or
+            row["exponent"] in chosen]
     measured: dict[str, dict[int, dict[int, float]]] = {}
     noise: dict[str, dict[int, float]] = {}
     for model in MODELS:

@@ -13,15 +13,17 @@ import sys
 
 import sandwich
 from measure import ROOT, rows_so_far
-from sandwich import LOWEST_RATE, MODELS, REFERENCE, Experiment
+from sandwich import LOWEST_RATE, MODELS, REFERENCE, RUN, Experiment
 
 ROWS = sandwich.ROWS.with_name("scaling.jsonl")
 BATCHES = (16, 32)
 BETA2, WEIGHT_DECAY = 0.95, 0.1
 SETTINGS = {
     "beta2": lambda batch, rate, best: {"optimizer.beta2": BETA2**(batch / REFERENCE)},
-    "weight_decay": lambda batch, rate, best: {"optimizer.weight_decay": WEIGHT_DECAY * batch / REFERENCE * best / rate},
+    "weight_decay": lambda batch, rate, best: {
+        "optimizer.weight_decay": WEIGHT_DECAY * batch / REFERENCE * best / rate},
 }
+CHECKED = ("bible", 0, 16)  # model, seed and batch of the run without a setting that is repeated
 
 
 def best_of(rows: list[dict]) -> dict:
@@ -45,7 +47,11 @@ class Scaling(Experiment):
         return super().measure(self.setting, key, run, **fields)
 
     def settings(self, batch: int, rate: float) -> dict:
-        return SETTINGS[self.setting](batch, rate, self.best_rate)
+        return SETTINGS[self.setting](batch, rate, self.best_rate) if self.setting in SETTINGS else {}
+
+    def repeat(self, batch: int) -> None:
+        rate = best_of(unscaled(self.model, self.seed, batch))["rate"]
+        self.measure("whole", f"B{batch}", lambda: self.whole_run(batch, rate, RUN), batch=batch, rate=rate, samples=RUN)
 
     def run(self) -> None:
         for batch in BATCHES:
@@ -56,6 +62,9 @@ class Scaling(Experiment):
 def table() -> None:
     rows = list(rows_so_far(ROWS).values())
     print("setting | model | seed | batch | best loss without | with (rate)")
+    for row in (row for row in rows if row["kind"] == "none"):
+        before = best_of(unscaled(*CHECKED))["loss"]
+        print(f"repeated without a setting: {row['loss']:.4f}, before {before:.4f}")
     for setting in SETTINGS:
         differences = []
         for model, seed, batch in sorted({(row["model"], row["seed"], row["batch"]) for row in rows
@@ -81,8 +90,13 @@ def main() -> None:
     arguments = parser.parse_args()
     for seed in [] if arguments.table else map(int, arguments.seeds.split(",")):
         for model in MODELS:
+            if not all(unscaled(model, seed, batch) for batch in (REFERENCE, *BATCHES)):
+                print(f"{model}, seed {seed}: sandwich.py has not made its whole runs yet")
+                continue
             for setting in SETTINGS:
                 Scaling(arguments.copus, pathlib.Path(arguments.work), model, seed, setting).run()
+            if (model, seed) == CHECKED[:2]:
+                Scaling(arguments.copus, pathlib.Path(arguments.work), model, seed, "none").repeat(CHECKED[2])
     table()
 
 
