@@ -32,10 +32,18 @@ QuinticPolynomial with_safety_factor(const QuinticPolynomial& polynomial) {
 
 }  // namespace
 
-int64_t num_measured_groups(const ModelDescription& model) {
+int64_t num_dual_groups(const ModelDescription& model) {
   constexpr int64_t matrices_at_once = 16;
   const std::vector<ParameterInfo> parameters = list_parameters(model);
   return std::max<int64_t>(1, std::ranges::count_if(parameters, is_hidden_matrix) / matrices_at_once);
+}
+
+// Shuffles the indices before it divides them into groups. Otherwise a group would have only some kinds of matrices,
+// because the kinds repeat from layer to layer at a fixed distance.
+int64_t dual_group_of(int64_t index_in_model, int64_t num_groups) {
+  constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
+  const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;
+  return static_cast<int64_t>(spread * static_cast<uint64_t>(num_groups) >> 32);
 }
 
 std::vector<QuinticPolynomial> newton_schulz_polynomials(NewtonSchulz kind, int64_t steps) {

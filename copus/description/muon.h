@@ -47,9 +47,11 @@ inline bool is_hidden_matrix(const ParameterInfo& parameter) {
   return parameter.kind == ParameterKind::linear && parameter.layer >= 0;
 }
 
-// Returns the number of groups of about 16 hidden matrices into which a model is divided. A step that measures noise in
-// dual norms measures one group, and the next such step the next group.
-int64_t num_measured_groups(const ModelDescription& model);
+// Noise in dual norms is measured on one group of hidden matrices after the other. Returns the number of groups: one
+// for each 16 matrices of the model, at least one.
+int64_t num_dual_groups(const ModelDescription& model);
+// Returns the group of the hidden matrix with this index among those of the model.
+int64_t dual_group_of(int64_t index_in_model, int64_t num_groups);
 
 // The map x -> a x + b x^3 + c x^5 of singular values.
 struct QuinticPolynomial {

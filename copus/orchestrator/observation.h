@@ -87,7 +87,7 @@ struct RunCalibration {
   std::optional<double> share_done = {};  // of the run, as in Observation
   int64_t batch = 0;                      // the run's, to which the branches' batch is compared
   int64_t branch_batch = 0;
-  int64_t branches = 0;    // that were trained
+  int64_t branches = 0;    // whose losses count
   double noise_scale = 0;  // of the run there
   double seconds = 0;      // for which the run stood still
   // The result and the standard deviation of its logarithm; empty: see `reason`.

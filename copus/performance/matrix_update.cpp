@@ -28,6 +28,18 @@ double newton_schulz_seconds(const ParameterInfo& matrix, const Device& device, 
   return static_cast<double>(system.whole_matrices.newton_schulz_steps) * one;
 }
 
+// Returns the most bytes of a hidden matrix: bytes(its elements, the square of its shorter side).
+template <class Bytes>
+double most_bytes(const ModelDescription& model, const Bytes& bytes) {
+  double most = 0;
+  for (const ParameterInfo& parameter : list_parameters(model)) {
+    if (!is_hidden_matrix(parameter)) continue;
+    const double shorter = shorter_side(parameter);
+    most = std::max(most, bytes(elements_of(parameter), shorter * shorter));
+  }
+  return most;
+}
+
 }  // namespace
 
 MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const ParallelStrategy& strategy,
@@ -74,14 +86,13 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
 }
 
 double matrix_update_bytes(const ModelDescription& model, const TrainingSystem& system) {
-  double most = 0;
-  for (const ParameterInfo& parameter : list_parameters(model)) {
-    if (!is_hidden_matrix(parameter)) continue;
-    const double shorter = shorter_side(parameter), elements = elements_of(parameter);
-    most =
-        std::max(most, 3 * 4 * elements + system.whole_matrices.element_bytes * (3 * elements + 2 * shorter * shorter));
-  }
-  return most;
+  return most_bytes(model, [&](double elements, double square) {
+    return 3 * 4 * elements + system.whole_matrices.element_bytes * (3 * elements + 2 * square);
+  });
+}
+
+double dual_measurement_bytes(const ModelDescription& model) {
+  return most_bytes(model, [](double elements, double square) { return 7 * 4 * elements + 2 * 4 * square; });
 }
 
 }  // namespace copus

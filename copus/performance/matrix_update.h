@@ -29,4 +29,9 @@ MatrixUpdateSeconds matrix_update_seconds(const ModelDescription& model, const P
 // iterations, and two square matrices of its shorter side.
 double matrix_update_bytes(const ModelDescription& model, const TrainingSystem& system);
 
+// Returns the memory in bytes for measuring noise in dual norms on the largest matrix, apart from copied gradients. The
+// matrix exists four times in fp32 (both gradients, second moments, noise) and three times in the iterations that
+// compute singular values, with two squares of its shorter side.
+double dual_measurement_bytes(const ModelDescription& model);
+
 }  // namespace copus

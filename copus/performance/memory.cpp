@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/description/layer_blocks.h"
+#include "copus/description/muon.h"
 #include "copus/performance/communicators.h"
 #include "copus/performance/matrix_update.h"
 #include "copus/placement/attention_workspace.h"
@@ -45,10 +46,12 @@ class MemoryModel::Calculation {
         system_(cache.system_),
         use_(system_.memory),
         matrix_update_bytes_(cache.matrix_update_bytes_),
+        dual_measurement_bytes_(cache.dual_measurement_bytes_),
         strategy_(configuration.strategy),
         elements_(cache.elements_.of(strategy_)),
         layers_(cache.layers(strategy_)),
         layer_bytes_(cache.layer_bytes(configuration)),
+        copied_(cache.copied_gradients(strategy_)),
         shape_{.pipeline_parallel = strategy_.pipeline_parallel,
                .virtual_stages = strategy_.virtual_stages,
                .num_microbatches = configuration.num_microbatches(),
@@ -74,9 +77,10 @@ class MemoryModel::Calculation {
     }
     if (is_last(rank)) parts.logits = head_bytes();
     // The head's logits are free before a layer's backward pass needs memory for scores.
-    parts.workspace = working(rank) + fixed_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
+    parts.workspace =
+        working(rank) + fixed_bytes(rank) + copied_bytes(rank) + std::max(0.0, score_gradient_bytes() - parts.logits);
     const MemoryParts most = strategy_.zero_stage >= 2 && num_shares() > 1 ? at_peak(rank, parts) : parts;
-    const MemoryParts update = in_matrix_update(rank, parts);
+    const MemoryParts update = between_gradients_and_update(rank, parts);
     return update.total() > most.total() ? update : most;
   }
 
@@ -173,7 +177,6 @@ class MemoryModel::Calculation {
     parts.weights = weights * system_.weight_bytes / share_from(3);
     parts.gradients =
         gradients * system_.gradient_bytes / share_from(2) + weights * use_.gradient_copy_bytes / share_from(2);
-    parts.gradients += system_.copied_gradients * buckets(rank, &RoleElements::gradients).all_layers * sizeof(float);
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
@@ -187,23 +190,27 @@ class MemoryModel::Calculation {
       then.gradients += system_.reduced_bytes * moment.gradients;
       then.activations -= std::min(then.activations, moment.layers_done * least_kept(rank));
       if (moment.in_head) {
-        then.workspace = fixed_bytes(rank);
+        then.workspace = fixed_bytes(rank) + copied_bytes(rank);
       } else {
         then.logits = 0;
-        then.workspace = working(rank) + fixed_bytes(rank) + score_gradient_bytes();
+        then.workspace = working(rank) + fixed_bytes(rank) + copied_bytes(rank) + score_gradient_bytes();
       }
       if (then.total() > most.total()) most = then;
     }
     return most;
   }
 
-  // Returns the memory while the optimizer works on whole matrices; empty for optimizers that do not.
-  MemoryParts in_matrix_update(int64_t rank, MemoryParts parts) const {
-    if (system_.whole_matrices.newton_schulz_steps == 0) return {};
+  // Returns the memory while the step works on whole matrices: for noise in dual norms, with the copied gradients, and
+  // then for Muon's directions. Empty if it does neither.
+  MemoryParts between_gradients_and_update(int64_t rank, MemoryParts parts) const {
+    const double bytes = std::max(matrix_update_bytes_, dual_measurement_bytes_ + copied_bytes(rank));
+    if (bytes == 0) return {};
     parts.activations = parts.logits = 0;
-    parts.workspace = fixed_bytes(rank) + matrix_update_bytes_;
+    parts.workspace = fixed_bytes(rank) + bytes;
     return parts;
   }
+
+  double copied_bytes(int64_t rank) const { return copied_[rank] * sizeof(float) / tensor_ranks_; }
 
   // Returns the moments at which memory may peak. A whole gradient exists from its layer's backward pass until it is
   // reduced, which overlaps with the next layer's backward pass. So two whole gradients exist at once, or three if
@@ -246,11 +253,12 @@ class MemoryModel::Calculation {
   const ModelDescription& model_;
   const TrainingSystem& system_;
   const MemoryUse& use_;
-  const double matrix_update_bytes_;
+  const double matrix_update_bytes_, dual_measurement_bytes_;
   const ParallelStrategy& strategy_;
   const BlockElements& elements_;
   const std::vector<std::vector<double>>& layers_;  // by pipeline rank and kind
   const std::vector<LayerBytes>& layer_bytes_;      // by kind
+  const std::vector<double>& copied_;               // by pipeline rank
   const Schedule shape_;                            // only its numbers are used; its lists are empty
   const int64_t micro_batch_, sequence_length_;
   const double tokens_, tensor_ranks_;
@@ -262,7 +270,8 @@ MemoryModel::MemoryModel(const ModelDescription& model, int64_t sequence_length,
       system_(std::move(system)),
       elements_(model),
       kinds_(model),
-      matrix_update_bytes_(system_.whole_matrices.newton_schulz_steps > 0 ? matrix_update_bytes(model, system_) : 0) {
+      matrix_update_bytes_(system_.whole_matrices.newton_schulz_steps > 0 ? matrix_update_bytes(model, system_) : 0),
+      dual_measurement_bytes_(system_.measures_dual_norms ? dual_measurement_bytes(model) : 0) {
   for (const int64_t example : kinds_.examples) blocks_.push_back(describe_layer(model, example));
 }
 
@@ -278,6 +287,27 @@ const std::vector<std::vector<double>>& MemoryModel::layers(const ParallelStrate
     std::ranges::transform(sums, counts, sums.begin(), std::plus<>());
   }
   return layers;
+}
+
+const std::vector<double>& MemoryModel::copied_gradients(const ParallelStrategy& strategy) {
+  const auto [found, is_new] = copied_.try_emplace({strategy.pipeline_parallel, strategy.virtual_stages});
+  std::vector<double>& most = found->second;
+  if (!is_new) return most;
+  most.resize(strategy.pipeline_parallel, 0);
+  if (!system_.measures_dual_norms) return most;
+  const int64_t groups = num_dual_groups(model_);
+  std::vector<std::vector<double>> elements(most.size(), std::vector<double>(groups, 0));  // by rank and group
+  const std::vector<LayerRange> stages = cut_stages(system_, model_, sequence_length_, strategy.num_stages());
+  int64_t index = 0;
+  for (const ParameterInfo& parameter : list_parameters(model_)) {
+    if (!is_hidden_matrix(parameter)) continue;
+    const auto stage =
+        std::ranges::find_if(stages, [&](const LayerRange& range) { return parameter.layer < range.end; });
+    elements[(stage - stages.begin()) % most.size()][dual_group_of(index++, groups)] +=
+        static_cast<double>(parameter.num_elements());
+  }
+  std::ranges::transform(elements, most.begin(), [](const auto& of_rank) { return std::ranges::max(of_rank); });
+  return most;
 }
 
 const std::vector<LayerBytes>& MemoryModel::layer_bytes(const Configuration& configuration) {

@@ -49,6 +49,7 @@ class MemoryModel {
   class Calculation;
   const std::vector<std::vector<double>>& layers(const ParallelStrategy& strategy);
   const std::vector<LayerBytes>& layer_bytes(const Configuration& configuration);
+  const std::vector<double>& copied_gradients(const ParallelStrategy& strategy);
 
   ModelDescription model_;
   int64_t sequence_length_;
@@ -57,9 +58,11 @@ class MemoryModel {
   LayerKinds kinds_;
   std::vector<std::vector<BlockDescription>> blocks_;          // of each kind of layer
   std::map<LayerShape, std::vector<LayerBytes>> layer_bytes_;  // of each kind of layer
-  double matrix_update_bytes_;
+  double matrix_update_bytes_, dual_measurement_bytes_;
   // By (p, v): layers per pipeline rank and kind.
   std::map<std::pair<int64_t, int64_t>, std::vector<std::vector<double>>> layers_;
+  // By (p, v): elements per pipeline rank of the gradients that a step copies at most, with t = 1.
+  std::map<std::pair<int64_t, int64_t>, std::vector<double>> copied_;
 };
 
 // Returns a message like "needs 93.1 GiB on pipeline rank 0: weights 12.1, gradients ..., optimizer 36.2, activations

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "copus/description/muon.h"
 #include "copus/performance/testing/predicted_memory.h"
 #include "copus/placement/sharding.h"
 
@@ -54,20 +56,30 @@ TEST(Memory, GradientsOfScoresTakeThePlaceOfTheLogits) {
   EXPECT_EQ(added(16384), 0);
 }
 
-// A step that measures noise in dual norms copies whole gradients in fp32, whatever ZeRO shards.
-TEST(Memory, CopiesOfGradientsAreNotSharded) {
-  TrainingSystem copies = copus_in_bf16();
-  copies.copied_gradients = 0.25;
+// A step that measures noise in dual norms copies gradients of one group of matrices in fp32, which ZeRO does not
+// shard.
+TEST(Memory, StepsThatMeasureDualNormsCopyGradients) {
+  TrainingSystem measures = copus_in_bf16();
+  measures.measures_dual_norms = true;
   const ModelDescription model = grouped_query_model();
-  double of_layers = 0;
+  const int64_t groups = num_dual_groups(model);
+  std::vector<double> elements(groups);
+  int64_t index = 0;
   for (const ParameterInfo& parameter : list_parameters(model)) {
-    if (parameter.layer >= 0) of_layers += static_cast<double>(parameter.num_elements());
+    if (!is_hidden_matrix(parameter)) continue;
+    elements[dual_group_of(index++, groups)] += static_cast<double>(parameter.num_elements());
   }
+  const double copied = 4 * std::ranges::max(elements);
   const auto added = [&](const ParallelStrategy& strategy) {
-    return parts_of(batches_of(strategy), copies).gradients - parts_of(batches_of(strategy)).gradients;
+    return parts_of(batches_of(strategy), measures).total() - parts_of(batches_of(strategy)).total();
   };
-  EXPECT_EQ(added({}), of_layers);  // a quarter, in 4 bytes
-  EXPECT_EQ(added({.data_parallel = 4, .zero_stage = 3}), of_layers);
+  EXPECT_EQ(groups, 3) << "eight layers of seven matrices";
+  EXPECT_EQ(added({}), copied);
+  EXPECT_EQ(added({.data_parallel = 4, .zero_stage = 3}), copied);
+  EXPECT_EQ(added({.tensor_parallel = 2}), copied / 2);
+  const double of_a_half = added({.pipeline_parallel = 2});
+  EXPECT_GT(of_a_half, copied / 6) << "a group is not spread evenly over pipeline ranks";
+  EXPECT_LE(of_a_half, copied);
 }
 
 TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {

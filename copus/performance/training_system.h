@@ -96,9 +96,9 @@ struct TrainingSystem {
     bool operator==(const WholeMatrices&) const = default;
   };
   WholeMatrices whole_matrices = {};
-  // Fraction of a pipeline rank's layers whose gradients a step copies in fp32, unsharded, to measure noise in dual
-  // norms.
-  double copied_gradients = 0;
+  // Whether some steps measure noise in dual norms. Such a step copies the gradients of one group of hidden matrices
+  // (description/muon.h), unsharded and in fp32.
+  bool measures_dual_norms = false;
   double activation_bytes = 2;  // bytes per element
 
   // Memory traffic (reads plus writes) of all operations except matrix products, in elements per token of a layer.

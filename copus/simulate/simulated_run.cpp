@@ -142,7 +142,7 @@ class SimulatedTraining {
   }
 
   // Simulates a calibration: draws the critical batch that branches would measure, and adds their time to the run.
-  // Returns whether the run ended during that time.
+  // Returns whether the run ended during that time. All branches are trained, even if they take longer than forecast.
   bool calibrate(const CalibrationRequest& request) {
     const auto batch = static_cast<double>(request.batch);
     const auto larger = static_cast<double>(branch_batch_of(request.batch));

@@ -21,7 +21,7 @@ inline constexpr int64_t branch_held_out_samples = 512;
 struct CalibrationRequest {
   int64_t batch = 0;  // the run's
   int64_t repetitions = 0;
-  double most_seconds = 0;  // the unspent part of adapt.explore_budget; no branch begins after as many seconds
+  double most_seconds = 0;  // the unspent part of adapt.explore_budget; no further branch begins after this time
   bool operator==(const CalibrationRequest&) const = default;
 };
 

@@ -78,6 +78,7 @@ TEST(RunCalibration, StaysWithinItsBudget) {
   const auto request = calibrations.due(observation_at(0.01), 16, step_seconds);
   ASSERT_TRUE(request);
   EXPECT_LE(static_cast<double>(request->repetitions) * seconds, allowed / 3);
+  EXPECT_DOUBLE_EQ(request->most_seconds, allowed);
   EXPECT_FALSE(calibrations.due(observation_at(0.01), 16, 100 * step_seconds)) << "a run of too few steps";
   calibrations.add(calibration_at(0.01, allowed - seconds, 50));
   EXPECT_FALSE(calibrations.due(observation_at(0.04), 16, step_seconds)) << "the first has spent it";

@@ -21,7 +21,7 @@ TrainingSystem system_of(const RunConfig& config, bool is_bf16, Processor proces
   TrainingSystem::WholeMatrices& matrices = system.whole_matrices;
   if (config.noise_scale.dual_interval > 0) {
     matrices.are_exchanged = true;
-    system.copied_gradients = 1.0 / static_cast<double>(num_measured_groups(predicted_job(config).model));
+    system.measures_dual_norms = true;
   }
   if (needs_whole_matrices(optimizer)) {
     const MuonSettings& muon = config.optimizer.muon;

@@ -33,6 +33,12 @@ TEST_F(StepTimeLearnerTest, SpeedIsThatOfTheClock) {
   EXPECT_FALSE(is_speed_known(ClusterDescription()));
 }
 
+TEST_F(StepTimeLearnerTest, MemoryIsThatOfARunThatMeasuresDualNorms) {
+  EXPECT_FALSE(executed_system_of(config_).measures_dual_norms);
+  config_.noise_scale.dual_interval = 16;
+  EXPECT_TRUE(executed_system_of(config_).measures_dual_norms);
+}
+
 TEST_F(StepTimeLearnerTest, ApproachesWhatStepsTake) {
   StepTimeLearner run = learner();
   const double truth = 2 * run.expected().seconds;

@@ -479,7 +479,7 @@ class HealingRun {
       world_->health().set_place("verifying the state");
       trainer_->check_state(regrouped.hash);
     }
-    trainer_->add_pause(regrouped.seconds);
+    trainer_->record_pause(regrouped.seconds);
     const int64_t step = regrouped.after_step, ranks = membership_.epoch().num_staying();
     passed_.record = trainer_->latest_record();
     passed_.may_owe_evaluation = false;

@@ -109,6 +109,7 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
     return {.calibration = calibration};
   }
   std::erase_if(outcomes, [&](const BranchOutcome& outcome) { return outcome.repetition >= repetitions; });
+  calibration.branches = std::ssize(outcomes);
   const BranchEfficiencies efficiencies = branch_efficiencies(outcomes, batch);
   const auto critical =
       critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, repetitions);

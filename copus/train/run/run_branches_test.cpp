@@ -145,6 +145,34 @@ TEST_F(RunBranches, StopWithTheRun) {
   });
 }
 
+// On the modelled clock, branches take the same seconds whenever they run.
+TEST_F(RunBranches, CompleteRepetitionsCountIfTheBudgetEndsInALaterOne) {
+  const RunConfig here = config({[](RunConfig& config) {
+    config.cluster.clock = ClockKind::modelled;
+    config.cluster.description = {.ranks_per_node = 2,
+                                  .within_node = {.latency_seconds = 1e-6, .bytes_per_second = 1e9},
+                                  .between_nodes = {.latency_seconds = 1e-5, .bytes_per_second = 1e8},
+                                  .flops_per_second = 1e10};
+    config.adapt.policy = PolicyKind::fixed;
+  }});
+  train_on_every_rank(here, [&](Trainer& trainer, World& world, const Dataset& dataset) {
+    StepRecord record = trainer.step();
+    record.noise_scale = 5;
+    const auto calibrate = [&](int64_t repetitions, double most_seconds) {
+      const CalibrationRequest request{8, repetitions, most_seconds};
+      return train_branches(here, request, record, trainer, dataset, world, go_on, nothing).calibration;
+    };
+    const RunCalibration one = calibrate(1, unlimited), two = calibrate(2, unlimited);
+    EXPECT_EQ(two.branches, 14);
+    const RunCalibration cut = calibrate(2, one.seconds + (two.seconds - one.seconds) / 2);
+    EXPECT_EQ(cut.branches, 7);
+    EXPECT_EQ(cut.critical_batch, one.critical_batch);
+    EXPECT_EQ(cut.deviation, one.deviation);
+    EXPECT_GT(cut.seconds, one.seconds);
+    EXPECT_LT(cut.seconds, two.seconds);
+  });
+}
+
 TEST_F(RunBranches, EndWithTheBudget) {
   const RunConfig here = config({ranks(2, 1, 1)});
   train_on_every_rank(here, [&](Trainer& trainer, World& world, const Dataset& dataset) {

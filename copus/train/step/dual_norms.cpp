@@ -43,15 +43,11 @@ DualMeasurement::DualMeasurement(const ParameterStore& parameters, const Optimiz
   for (const SharedMatrix& matrix : exchange.matrices()) {
     matrices_.push_back({in_model.at(matrix.parameter.name), in_store.at(matrix.parameter.name)});
   }
-  groups_ = num_measured_groups(parameters.model());
+  groups_ = num_dual_groups(parameters.model());
 }
 
-// Shuffles the indices before it divides them into groups. Otherwise a group would have only some kinds of matrices,
-// because the kinds repeat from layer to layer at a fixed distance.
 bool DualMeasurement::is_due(int64_t index_in_model, int64_t number) const {
-  constexpr uint64_t golden = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio (Knuth, vol. 3, 6.4)
-  const uint64_t spread = (static_cast<uint64_t>(index_in_model) * golden) >> 32;
-  return static_cast<int64_t>(spread * static_cast<uint64_t>(groups_) >> 32) == number % groups_;
+  return dual_group_of(index_in_model, groups_) == number % groups_;
 }
 
 std::vector<int64_t> DualMeasurement::parameters_of(int64_t number) const {

@@ -138,7 +138,8 @@ void Trainer::branch_from(const Trainer& trunk, int64_t skipped_samples) {
 std::optional<Obstacle> Trainer::obstacle_to_branch(int64_t global_batch) const {
   Configuration configuration = training_.executed();
   configuration.global_batch = global_batch;
-  const RunConfig& config = training_.config;
+  RunConfig config = training_.config;
+  config.noise_scale.dual_interval = 0;  // as in a branch
   // The modelled job's step is not this process's.
   double bytes = config.cluster.is_modelled() ? 0 : step_bytes(config, configuration, training_.world.rank());
   const auto add = [&](const at::Tensor& tensor) {

@@ -93,7 +93,7 @@ class Trainer {
   std::optional<SwitchReport> switch_if_due() { return switcher_.commit_if_due(); }
 
   // Records that training paused for `seconds` before the next step.
-  void add_pause(double seconds) { training_.clock.add_pause(seconds); }
+  void record_pause(double seconds) { training_.clock.add_pause(seconds); }
 
   // Counts seconds for which training stood still between two steps. All ranks call it with the same number.
   void spend(double seconds);

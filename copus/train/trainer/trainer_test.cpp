@@ -107,6 +107,17 @@ TEST_F(TrainerTest, LearnsAndCountsWhatItConsumed) {
   EXPECT_EQ(trainer.share_done(), 1);
 }
 
+TEST_F(TrainerTest, PausesDoNotLengthenTheRestOfARun) {
+  const Dataset dataset = open_data();
+  Trainer trainer(config_, dataset, test_device(), *world_);
+  for (int step = 0; step < 10; ++step) trainer.step();
+  const double elapsed = trainer.state().elapsed_seconds, left = trainer.seconds_left();
+  trainer.spend(1000);
+  EXPECT_DOUBLE_EQ(trainer.state().elapsed_seconds, elapsed + 1000);
+  EXPECT_NEAR(trainer.seconds_left(), left, 1e-9);
+  EXPECT_LT(trainer.step().seconds_left.value(), 1000);
+}
+
 TEST_F(TrainerTest, ARecordSaysWhereTheScheduleIsAndWhetherTheUpdateWasClipped) {
   config_.optimizer.schedule = LearningRateSchedule::wsd;
   config_.optimizer.decay_tokens = 0.21;
