@@ -244,8 +244,8 @@ struct ParameterSplit {
   int64_t parts(int64_t ranks) const { return units == 0 ? 1 : std::min(ranks, units); }
 };
 
-// One parameter of the model, whole, whatever the layout. Names and shapes are Hugging Face's: a linear layer's weight
-// is [out, in].
+// One unsharded parameter of the model, the same in every layout. Names and shapes are Hugging Face's: a linear layer's
+// weight is [out, in].
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;

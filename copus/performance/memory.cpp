@@ -177,8 +177,8 @@ class MemoryModel::Calculation {
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
-  // Adds the tensors that are temporarily unsharded, at the moment at which the total is largest. At other moments a
-  // rank may hold more activations or logits.
+  // Returns the memory at the moment with the largest total, including the tensors that are unsharded at that moment.
+  // At other moments a rank may hold more activations or logits, but less in total.
   MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
     MemoryParts most;
     for (const Moment& moment : moments(rank)) {

@@ -30,8 +30,8 @@ struct Need {
 // have the same result, and so have kinds of state with the same sharding.
 class Needs {
  public:
-  // `one_share`: whether a need must lie within one shard of each replica, so that each shard may come from another
-  // copy.
+  // `one_share`: whether every need must lie within a single shard of each replica. Each need can then be read from a
+  // different replica.
   Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
       : from_(from), to_(to), one_share_(one_share) {}
 

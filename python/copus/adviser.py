@@ -312,9 +312,10 @@ class Adviser:
         return self._take_advice()
 
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
-        """Returns the noise scale in sequences and the ends of its 95 % interval, on rank 0.
+        """Returns the noise scale and the low and high ends of its 95 % interval, all in sequences.
 
-        Returns None while too little is known, and while `unmeasured` gives a reason not to trust it.
+        Only rank 0 gets values. Returns None while there are too few measurements, or while they cannot be trusted
+        (`unmeasured` states the reason).
         """
         if self._core is None or self._health.reason is not None:
             return None

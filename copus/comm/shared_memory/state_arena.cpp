@@ -268,7 +268,7 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
     if (owner == process_ || failures > 0 || known_by_keeper.contains(owner)) continue;
-    // A newcomer whose first attempt to join was interrupted may have made a new arena since.
+    // A new process whose first attempt to join was interrupted may have made a new arena since.
     if (const auto known = others_.find(owner); known != others_.end() && is_file(known->second.file.number(), right)) {
       continue;
     }

@@ -245,9 +245,10 @@ class GoodputPolicy : public Policy {
     return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
   }
 
-  // Returns the logarithm of the gain at the least favourable phi. This is an end of the interval of phi, because gains
-  // are monotonic in phi. A trial does not show whether a batch is better, so uncertainty about phi must lower the gain
-  // of a move. If both speeds were measured, a difference within their errors is no gain.
+  // Returns the logarithm of the gain at the least favourable phi of phi's interval. That is one end of the interval,
+  // because the gain is monotonic in phi. The caution is needed because a trial does not show whether a batch is
+  // better. If both speeds were measured, also subtracts the standard deviation of their ratio, so that a difference
+  // within the errors of measurement is no gain.
   static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));

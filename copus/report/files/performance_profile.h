@@ -46,8 +46,8 @@ PerformanceProfile read_profile(const std::filesystem::path& path);
 // they are equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
-// Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does,
-// and if the profile has another subject.
+// Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does, or
+// if the profile has a different subject.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
 
 // Known step times of a run from earlier measurements.

@@ -1,5 +1,5 @@
-// Rank 0's tasks in a run: it decides, takes the user's commands, and writes the run directory. If rank 0 fails, the
-// new rank 0 takes these tasks over, with what the run's files contain.
+// Rank 0's tasks in a run: it decides, executes the user's commands, and writes the run directory. If rank 0 fails, the
+// new rank 0 takes over these tasks, and continues from the contents of the run's files.
 #pragma once
 
 #include <memory>

@@ -377,8 +377,9 @@ StopReason RunLoop::reason_to_stop(double longest_step) const {
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
 }
 
-// Returns the expected time to draw the run's page at its end. The time is bounded, because a page reads only a part of
-// a long log. It was 1 s in the only run that was measured, whose process took 0.35 s to start.
+// Returns the expected seconds to draw the run's page when the run ends: at most three times the seconds that this
+// process took to start. The time is bounded, because a page reads only a part of a long log. In the only run that was
+// measured, the process took 0.35 s to start and 1 s to draw.
 double RunLoop::seconds_to_draw() const {
   constexpr double starts = 3;
   return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;

@@ -70,9 +70,9 @@ class BatchSchedule:
 
     @classmethod
     def advised(cls, directory: str | pathlib.Path) -> BatchSchedule:
-        """Returns the batches that a run was advised to take, from its decisions.jsonl, whether it took them or not.
+        """Returns the batches that a run's decisions.jsonl advised, whether or not the run used them.
 
-        Raises ValueError if the directory has no decisions.
+        Raises ValueError if decisions.jsonl contains no decisions.
         """
         pieces: list[tuple[int, int]] = []
         for event in _records(pathlib.Path(directory) / "decisions.jsonl"):
