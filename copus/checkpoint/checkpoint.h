@@ -10,7 +10,7 @@
 //   config.toml                        the resolved run configuration
 //   manifest.json                      format version, step, and size and XXH3-128 checksum of every other file
 //
-// The folder itself is an fp32 model that transformers loads. Every tensor is whole, global and identified by its name.
+// The folder itself is an fp32 model that transformers loads. Every tensor is unsharded and identified by its name.
 // Ranks, shards and stages of a parallel layout appear nowhere, and every layout can read the checkpoints of any other.
 // A tensor is never split across files.
 //

@@ -109,7 +109,7 @@ struct Dataset::Implementation {
     held_out_shares.push_back(share > 0 ? share : static_cast<double>(tokens.num_positions()));
   }
 
-  // Returns the index of the sample that a source gives at its draw-th draw. Each epoch has another order.
+  // Returns the index of the sample that a source gives at its draw-th draw. Each epoch has a different order.
   uint64_t shuffled(int64_t source, uint64_t samples, uint64_t draw) const {
     const uint64_t epoch = draw / samples;
     uint64_t key = extend_hash(seed, epoch_keys);

@@ -36,7 +36,7 @@ struct ConfigurationChange {
 ConfigurationChange parse_configuration_change(std::string_view text);
 
 // Parses a complete configuration: d, t, p, B and b, and options, whose absence means the default. Throws UserError
-// like parse_configuration_change, and if d, t, p, B or b is missing.
+// like parse_configuration_change, or if d, t, p, B or b is missing.
 Configuration parse_configuration(std::string_view text);
 // Like parse_configuration(), without batches.
 ParallelStrategy parse_strategy(std::string_view text);

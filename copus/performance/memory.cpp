@@ -197,7 +197,7 @@ class MemoryModel::Calculation {
     return most;
   }
 
-  // Returns the memory while the optimizer works on whole matrices; empty for optimizers that do not.
+  // Returns the memory while the optimizer works on unsharded matrices; empty for optimizers that do not.
   MemoryParts in_matrix_update(int64_t rank, MemoryParts parts) const {
     if (system_.whole_matrices.newton_schulz_steps == 0) return {};
     parts.activations = parts.logits = 0;
@@ -205,10 +205,10 @@ class MemoryModel::Calculation {
     return parts;
   }
 
-  // Returns the moments at which memory may peak. A whole gradient exists from its layer's backward pass until it is
-  // reduced, which overlaps with the next layer's backward pass. So two whole gradients exist at once, or three if
-  // tensor-parallel neighbours first sum partial gradients. Weights are gathered for the current and the next use;
-  // without resharding all weights are whole.
+  // Returns the moments at which memory may peak. An unsharded gradient exists from its layer's backward pass until it
+  // is reduced, which overlaps with the next layer's backward pass. So two unsharded gradients exist at once, or three
+  // if tensor-parallel neighbours first sum partial gradients. Weights are gathered for the current and the next use;
+  // without resharding all weights are unsharded.
   std::vector<Moment> moments(int64_t rank) const {
     const RankBuckets whole = buckets(rank, &RoleElements::gradients);
     const bool adds_first = strategy_.tensor_parallel > 1 &&

@@ -20,7 +20,7 @@ struct BlockPass {
   double compute;
   int64_t bucket;
   bool uses_weights;
-  double gather;  // seconds to gather the weights that it uses; 0: already whole
+  double gather;  // seconds to gather the weights that it uses; 0: already unsharded
   double reduce;  // seconds to reduce the gradient that it completes; 0: completes none
 };
 

@@ -181,7 +181,7 @@ class DualNoise:
     def preconditioned(self) -> DualNoiseScale | None:
         """The noise scale for steps of AdamW, with the second moments of `optimizer`.
 
-        None until there are two measurements after the optimizer's first step, and if the optimizer keeps no second
+        None until there are two measurements after the optimizer's first step, or if the optimizer keeps no second
         moments.
         """
         return self._scale("preconditioned")

@@ -188,7 +188,7 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
 
 // Returns the size of an arena, which is the same on all ranks. It is the first of these values that exists: the size
 // of the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. `bytes` is
-// the size of this rank's arena (0 if it has none yet). Kept arenas of another size are not used.
+// the size of this rank's arena (0 if it has none yet). Kept arenas of a different size are not used.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),

@@ -234,7 +234,7 @@ class GoodputPolicy : public Policy {
     return is_relayout(candidate, situation) ? situation.pause_seconds(candidate.configuration.strategy) : 0;
   }
 
-  // Whether a candidate has another strategy or micro-batch than the current configuration, and therefore a speed of
+  // Whether a candidate differs from the current configuration in strategy or micro-batch, and therefore has a speed of
   // its own. That speed is known if it was measured in any batch.
   static bool has_own_speed(const Candidate& candidate, const Situation& situation) {
     return is_relayout(candidate, situation) || candidate.configuration.micro_batch != situation.current.micro_batch;

@@ -19,7 +19,7 @@
 namespace copus {
 
 // The start of a controller without the knowledge of earlier controllers. This happens at the start of a run, and when
-// the run is resumed with another configuration file.
+// the run is resumed with a different configuration file.
 struct ControllerBegin {
   int64_t step = 0;  // the step after which it begins
   std::string policy;

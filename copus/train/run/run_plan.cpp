@@ -105,8 +105,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Settings of batches may be 0, which means train.global_batch. If `now` has another train.global_batch than `then`,
-// such a setting is replaced by the old batch. It is replaced in `then` too, so that no change is reported.
+// Settings of batches may be 0, which means train.global_batch. If `now` and `then` differ in train.global_batch, such
+// a setting is replaced by the old batch. It is replaced in `then` too, so that no change is reported.
 void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
   const auto resolved = [&](RunConfig& config) {
     return batch(config) > 0 ? batch(config) : config.train.global_batch;
@@ -116,8 +116,8 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// Keeps the reference batches of a run that continues with another batch. So the learning rate is still scaled from the
-// first batch, and the run ends after the same number of tokens.
+// Keeps the reference batches of a run that continues with a different batch. So the learning rate is still scaled from
+// the first batch, and the run ends after the same number of tokens.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });

@@ -22,7 +22,7 @@ struct RunRequest {
   bool new_data = false;          // whether the sources of data.train may differ from the earlier ones
   bool dry_run = false;           // whether to report what the run would need, and write nothing
   int64_t trace_steps = 0;        // number of steps to trace in a timeline
-  std::string program = "copus";  // name of the program, in commands that a run suggests at its end
+  std::string program = "copus";  // name of the program, in commands that a run suggests when it ends
   PageWriter write_page = {};     // called at the end of the run; empty: no page
 };
 

@@ -228,7 +228,7 @@ at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<Mic
 
 namespace {
 
-// Gathers whole weights for a pass without gradients.
+// Gathers unsharded weights for a pass without gradients.
 class WeightUse final : public BucketUse {
  public:
   explicit WeightUse(GatheredWeights& weights) : weights_(weights) {}
