@@ -113,7 +113,7 @@ StageWaits wait_for_shares(const ShardedStage& stage) {
   double gathered = 0;                     // when the weights of the next use are gathered
   double reduced = 0, reduced_before = 0;  // when the last two gradients are reduced
   size_t next_use = 0;                     // the first use whose gather has not started
-  bool is_ahead = false;                   // whether a gather has started whose weights are not yet in use
+  bool is_ahead = false;                   // whether the gather of weights that are not yet in use has started
   const auto gather_next = [&](size_t from, double at) {
     if (is_ahead) return;
     next_use = std::max(next_use, from);

@@ -205,8 +205,8 @@ struct CountedEnds {
   bool operator==(const CountedEnds&) const = default;
 };
 
-// Returns which ends of the model (head, embedding) must count as layers so that stages divide the layers evenly: as
-// few as possible, and rather the head. Empty if no choice works.
+// Returns which ends of the model (head, embedding) must count as layers so that stages divide the layers evenly.
+// Prefers as few ends as possible, and the head to the embedding. Empty if no choice works.
 std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages);
 
 // Returns the layers of each stage in this system. Under rules other than `balanced` stages may be empty.

@@ -192,8 +192,8 @@ void Planner::find_rounds() {
     order = std::move(other);
   }
   // Moves share a round, which saves barriers, as long as no process holds more than peak_bound_bytes_. The bound is
-  // the state plus the larger of two amounts: what the order needs, and as many of the largest buckets as fit into an
-  // eighth of the state.
+  // the state plus a number of largest buckets. This number is the larger of two: as many as the order of moves needs,
+  // and as many as fit into an eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);

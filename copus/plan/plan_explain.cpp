@@ -31,7 +31,7 @@ std::optional<std::string> why_impossible(const PlanQuestion& question, const Co
   return unable_reason(question.program, question.model, configuration, question.sequence_length);
 }
 
-// All configurations that match the request, including those that the plan's own options exclude.
+// All configurations that match the request, including configurations that the plan's own options exclude.
 std::vector<Configuration> candidates(const PlanQuestion& question, const ConfigurationChange& asked,
                                       const Configuration& plain) {
   SearchSpace space = question.whole_space();

@@ -285,8 +285,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   return failures == 0;
 }
 
-// Maps the arenas of ended processes, also where this rank already maps one: a process that loaded its state again
-// before it ended had a newer arena.
+// Maps the arenas of ended processes. If this rank already maps a different arena of such a process, replaces the
+// mapping: the process made a new arena when it loaded its state again, before it ended.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {

@@ -38,7 +38,8 @@ class RunLeader {
 
   // Logs a step of the trainer, decides, and announces to the trainer what ranks must do.
   void log_step(StepRecord record, Trainer& trainer);
-  // Executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
+  // Executes the user's commands, and then does keep_directory(), which restores a run directory that was deleted or
+  // moved.
   void obey_commands(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
   // Returns whether a checkpoint should be written as soon as all ranks can, because the run directory was recreated

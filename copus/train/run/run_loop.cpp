@@ -334,7 +334,7 @@ void RunLoop::note_lost_calibration(PassedBoundary& passed) {
   if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->log_calibration(*calibration);
 }
 
-// Returns whether a calibration is due that would end before the time limit. This needs a real clock, because other
+// Returns whether a calibration is due and would end before the time limit. This needs a real clock, because other
 // clocks do not show how long branches take.
 bool RunLoop::is_calibration_due() const {
   // Branches read far ahead, where shards may still be missing.

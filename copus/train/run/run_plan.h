@@ -67,7 +67,7 @@ class ClaimedDirectory {
 // - for any mistake in the configuration,
 // - for a run directory that is not empty, without `resume`,
 // - if there is nothing to resume, or if a checkpoint is needed and all are damaged,
-// - if a setting differs that may not change within a run.
+// - if a setting that may not change within a run differs.
 RunPlan plan_run(const RunRequest& request);
 
 // Sets `checkpoint` to the run's newest undamaged checkpoint, and sets `damage` and `logged_step`. Throws UserError if

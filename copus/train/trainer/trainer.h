@@ -51,9 +51,9 @@ class Trainer {
 
   // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. If the
   // layout differs at most in p, v, schedule, ZeRO and recompute, and the batches are the same, later steps are bitwise
-  // equal to the steps of the run that wrote the checkpoint. Throws UserError, naming the field and both values, if
-  // seed, sequence length or data differ from the checkpoint's, and for missing tensors. A trainer that takes new data
-  // reads them from their beginning.
+  // equal to the steps of the run that wrote the checkpoint. Throws UserError if seed, sequence length or data differ
+  // from the checkpoint's (the message names the field and both values), or if tensors are missing. A trainer that
+  // takes new data reads them from their beginning.
   void restore(const Checkpoint& checkpoint, bool takes_new_data = false);
   // Like restore(), for a branch. The branch skips `skipped_samples` of the run's next samples and trains on those that
   // follow. Its first updates take into account that the moments belong to another batch, as after a switch.

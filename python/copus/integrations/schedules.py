@@ -62,7 +62,7 @@ class BatchSchedule:
         for record in _records(pathlib.Path(directory) / "run.jsonl"):
             batch = record["global_batch"]
             if not pieces or batch != pieces[-1][1]:
-                # An incomplete part of an epoch was not counted; the first batch begins at 0 all the same.
+                # An incomplete part of an epoch was not counted; the first batch still begins at 0.
                 pieces.append((record["consumed_samples"] - batch if pieces else 0, batch))
         if not pieces:
             raise ValueError(f"{directory}/run.jsonl holds no step of a run")
