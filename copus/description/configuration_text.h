@@ -41,7 +41,7 @@ Configuration parse_configuration(std::string_view text);
 // Like parse_configuration(), without batches.
 ParallelStrategy parse_strategy(std::string_view text);
 
-// Writes all named fields, also those whose value is the default.
+// Writes all named fields, including fields that have their default values.
 std::string to_string(const ConfigurationChange& change);
 
 // Writes a text that parses to `configuration` if omitted options have their values in `otherwise`.

@@ -139,8 +139,8 @@ class MemoryModel::Calculation {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
-    // The ranks of one pipeline stage exchange parts of matrices. Without a pipeline these are all ranks, whose
-    // communicator for exchanges is counted already.
+    // The ranks of one pipeline stage exchange parts of matrices. Without a pipeline this group contains all ranks, and
+    // the exchange communicator of all ranks is counted already.
     const bool is_alone = strategy_.ranks_per_stage() == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);

@@ -88,7 +88,7 @@ struct TrainingSystem {
   double gradient_bytes = 4;
   double optimizer_bytes = 12;                     // fp32 master weights and two moments
   OptimizerKind optimizer = OptimizerKind::adamw;  // only for Copus: decides which slots a re-layout moves
-  // Work on whole hidden matrices (Muon), whose parts are on several ranks.
+  // Work on unsharded hidden matrices (Muon); the parts of a matrix are on several ranks.
   struct WholeMatrices {
     bool are_exchanged = false;       // whether parts of matrices are exchanged between ranks
     int64_t newton_schulz_steps = 0;  // iterations per matrix and update

@@ -64,8 +64,8 @@ inline constexpr double data_exponent = 0.28;
 inline constexpr double critical_batch_exponent = 1 / 0.21;
 
 // Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at the end of the
-// run. Both follow from the loss above, without the term for the model's size. The loss is limited to that of a uniform
-// guess over 32000 tokens.
+// run. Both follow from the loss above, without the term for the model's size. The loss is at most the loss of a
+// uniform guess over 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
 // Returns the critical batch at this fraction of a run of `tokens`, as a fraction of the largest critical batch.

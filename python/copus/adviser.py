@@ -6,7 +6,7 @@
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     advice = adviser.step(norm, samples=512, seconds=dt, lr=lr)
 
-Every rank of the job makes both calls. A step's norms reach rank 0 while the next step trains, and its conclusions
+Every rank of the job makes both calls. A step's norms reach rank 0 while the next step trains, and rank 0's conclusions
 reach the other ranks during the step after that. So advice comes two steps after the measured step, or three if the
 gradients are on an accelerator. In a single process advice comes at once on the CPU, and one step later on an
 accelerator.

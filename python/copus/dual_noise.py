@@ -326,7 +326,8 @@ def _dual_norms(gradient: Tensor, mean: Tensor, divisors: Tensor | None) -> Tens
 
 
 def _orthogonal_factor(matrix: Tensor) -> Tensor:
-    """Returns the matrix with singular values of 1, except for values that are tiny compared with the largest."""
+    """Returns the matrix with the same singular vectors and with all singular values equal to 1, except values that are
+    tiny relative to the largest one."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix / matrix.norm().clamp_min(1e-30)
     x = x.T if is_tall else x

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long to wait for a process to end whose parent has died.
+// How long to wait for the end of a process whose parent has died.
 constexpr std::chrono::seconds patience(10);
 constexpr std::chrono::milliseconds between_looks(20);
 

@@ -437,9 +437,9 @@ class GoodputPolicy : public Policy {
     return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
-  // If the current batch wastes tokens, returns the candidate in this layout with the highest Goodput whose batch
-  // wastes none. A batch may waste tokens because the noise scale has fallen, or because a user has forced a large
-  // batch. Null if the current batch wastes no tokens, or if the switch has to wait.
+  // If the current batch wastes tokens, considers the candidates of this layout whose batch wastes no tokens, and
+  // returns the one with the highest Goodput. A batch may waste tokens because the noise scale has fallen, or because a
+  // user has forced a large batch. Null if the current batch wastes no tokens, or if the switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;

@@ -394,8 +394,8 @@ bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
   return std::chrono::steady_clock::now() - passed.checkpointed_at >= std::chrono::seconds(interval);
 }
 
-// Returns reason_to_stop(), or a reason to leave the step loop for a moment: ranks that join or leave, a checkpoint, a
-// pause.
+// Returns reason_to_stop(), or a reason to leave the step loop for a moment: ranks join or leave, or a checkpoint, a
+// pause or a calibration is due.
 StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;

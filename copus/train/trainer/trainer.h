@@ -31,8 +31,8 @@ class Trainer {
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
           World& world, const std::vector<int64_t>& processes = {}, const std::vector<int64_t>& machines = {});
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
-  // Continues from state at rest (regroup.h), whose ranks are those of `world`, after publish_weights() has been called
-  // on all of them. Does not wait for other ranks.
+  // Continues from state at rest (regroup.h). The state must have the same ranks as `world`, and publish_weights() must
+  // have been called on all of them. Does not wait for other ranks.
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
   void publish_weights() { training_.publish_moved_weights(); }
 
@@ -46,7 +46,7 @@ class Trainer {
   // point. This trainer cannot be used afterwards. Empty if the state does not survive.
   std::optional<SurvivingState> leave();
 
-  // Replaces the fresh weights by those of a model file with the same parameters.
+  // Replaces the fresh weights by the weights of a model file with the same parameters.
   void load(const std::map<std::string, TensorView, std::less<>>& weights);
 
   // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. If the
