@@ -43,8 +43,8 @@
 namespace copus {
 
 // Returns the newest checkpoint under `root`; empty if no folder has a checkpoint's name. Throws CheckpointDamage if
-// the newest folder has no readable manifest, or if its manifest gives another step than its name. Other damage is
-// reported when the checkpoint is opened.
+// the newest folder has no readable manifest, or if the step in its manifest differs from the step in its name. Other
+// damage is reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.

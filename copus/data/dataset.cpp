@@ -29,8 +29,8 @@ namespace {
 // a draw is a hash of the seed, the purpose and further numbers, so draws for different purposes are independent.
 constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
-// The version of the order of samples. Raise it if a change gives another order for the same seed; older runs then
-// refuse to resume.
+// The version of the order of samples. Raise it if a change alters the order for the same seed; older runs then refuse
+// to resume.
 constexpr uint64_t order_version = 2;
 
 // Hashes the contents of a source: of a small source all tokens and document ends, of a larger one `max_windows` evenly

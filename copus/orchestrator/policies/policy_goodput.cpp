@@ -44,8 +44,8 @@ constexpr double share_to_save_by_relayouts = 0.003;
 // Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. The
 // noise scale phi depends on the learning rate (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024, arXiv
 // 2411.00999, disagree on the sign), and the learning rate depends on the batch. So a run could alternate between two
-// batches forever, because in each of them the other one looks better by more than any threshold. The price of a turn
-// rises with every turn that follows soon after another, and falls with the time since. A candidate with a larger gain
+// batches forever, if in each batch the other batch looks better by more than any threshold. The price of a turn rises
+// with every turn that follows soon after another, and falls with the time since. A candidate with a larger gain
 // therefore waits less, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
 constexpr double quick_turn = 8;       // a turn within this many times patience() follows soon

@@ -143,7 +143,7 @@ void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
 }
 
 // Resumes in the checkpoint's configuration, into which a policy or a command may have moved the run. Does nothing if
-// the user gives another number of ranks, or settings that differ from the run's earlier settings `before`.
+// the user changes the number of ranks, or settings of the run (`before`: the earlier settings).
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
@@ -165,7 +165,7 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
                          "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
 }
 
-// Throws UserError if the user gives another optimizer. Called first, because otherwise the message would be that
+// Throws UserError if the user gives a different optimizer. Called first, because otherwise the message would be that
 // settings of the run's optimizer are unknown to the other optimizer.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";

@@ -44,7 +44,7 @@ struct RunPlan {
   bool new_data = false;                  // RunRequest::new_data
 };
 
-// A unique run directory for a user who names none, also if several jobs start at the same time.
+// A run directory for a user who names none. It is unique even if several jobs start at the same time.
 class ClaimedDirectory {
  public:
   // Creates the folder `wanted`, or if it exists the first free one of wanted-2, wanted-3, ... Throws UserError.
