@@ -216,8 +216,8 @@ struct Planner::Choice {
 };
 
 // Chooses one sender that has all needed elements: the receiver itself, otherwise a process on its node, otherwise a
-// process on another node. Among several it prefers one that already sends to this buffer, then the least loaded. Lost
-// processes come last, in the same order.
+// process on another node. Among several such processes, prefers a process that already sends to this buffer, and then
+// the least loaded process. Lost processes are chosen last, in the same order.
 template <class Give>
 bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&

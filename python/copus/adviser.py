@@ -474,7 +474,7 @@ class Adviser:
                 _LOGGER.debug("not logged", exc_info=True)
 
     def _stop(self, reason: str) -> None:
-        """Ends the measuring, also on the other ranks."""
+        """Ends the measuring on all ranks."""
         if self._health.is_stopped:
             return
         reason = f"since step {max(1, self._steps)}: {reason}"

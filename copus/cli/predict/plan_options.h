@@ -22,8 +22,8 @@ std::vector<int64_t> parse_global_batches(std::string_view text);
 // Inserts a batch, unless it is already there, into a plan's batches, which stay in ascending order.
 void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
 
-// Reads a number of tokens, also for --tokens of `copus simulate`: "1T", "300B", "2.5M", "15e12". Throws UserError for
-// any other text.
+// Reads a number of tokens, for `copus plan` and for --tokens of `copus simulate`: "1T", "300B", "2.5M", "15e12".
+// Throws UserError for any other text.
 int64_t parse_tokens(std::string_view text);
 
 // Returns the number of GPUs to plan for. `asked` is the value of --gpus, or 0 if not given. Throws UserError if
