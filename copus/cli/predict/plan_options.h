@@ -37,7 +37,7 @@ void check_can_be_planned(const ClusterDescription& cluster, const std::string& 
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
 
 // Returns the program that --system names. Throws UserError for an unknown name, with the nearest known name. Also
-// throws UserError if another program than Copus is combined with options for Copus alone: a precision other than bf16,
+// throws UserError if a program other than Copus is combined with options for Copus alone: a precision other than bf16,
 // or a profile, which is always measured with Copus.
 PlannedSystem planned_system(const std::string& name, const std::string& precision,
                              const std::filesystem::path& profile);

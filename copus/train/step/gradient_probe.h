@@ -1,7 +1,7 @@
 // Measures, during a step, gradients of batches smaller than the global batch: their squared norms, and for some
-// parameters the gradients themselves. The noise scale is computed from them (copus/statistics). Each parameter's
-// Sharding says which gradients are replicated, partial or tied, so the norms are those of the whole parameter vector
-// in any layout.
+// parameters the gradients themselves. The noise scale is computed from the squared norms (copus/statistics). Each
+// parameter's Sharding says which gradients are replicated, partial or tied, so the norms are those of the whole
+// parameter vector in any layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
