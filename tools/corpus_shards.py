@@ -18,8 +18,8 @@ class Shard(typing.NamedTuple):
 
 
 def shards_of(prefix, lengths, most_tokens):
-    """Returns the pairs for documents of these lengths. A shard has as many whole documents as fit into `most_tokens`,
-    and at least one. Without `most_tokens`, all documents are one pair."""
+    """Splits documents of these lengths into shards. A shard gets as many complete documents as fit into `most_tokens`
+    tokens, but at least one. Without `most_tokens`, one pair holds all documents."""
     if most_tokens is None:
         return [Shard(prefix, 0, len(lengths))]
     begins, tokens = [0], 0

@@ -54,7 +54,7 @@ def names_of(pattern):
 
 
 def token_bytes(index):
-    """The size that an index says of its .bin. Throws CorpusError where it is damaged."""
+    """The size of the .bin according to its index. Throws CorpusError where it is damaged."""
     data = index.read_bytes()
     if len(data) < HEADER.size or not data.startswith(b"MMIDIDX\0\0"):
         raise CorpusError(f"{index}: is no Megatron index")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Does a switch bring what was predicted? Trains the quickstart's model with adapt.policy = "copus" several times, each
-time from another layout, batch and seed, until enough switches have been made. Then it compares the predicted gain of
-Goodput and step seconds of each switch with the values measured after the switch ("realised" in decisions.jsonl).
-Prints every switch, and for gains and step seconds the correlation, the bias (the mean of realised minus predicted) and
-the spread of the errors. The realised gain uses measured seconds and noise scale, and the same formula of Goodput as
-the prediction. Whether the loss really falls faster is another question: if both trends are significant, "progress"
-states how much faster the loss fell after the switch than before.
+time from a different layout, batch and seed, until enough switches have been made. For each switch, compares two
+predictions with the values measured after the switch ("realised" in decisions.jsonl): the gain in Goodput and the
+seconds per step. Prints every switch. Also prints the correlation, the bias (the mean of realised minus predicted) and
+the spread of the errors, once for the gains and once for the step seconds. The realised gain is computed with the
+formula of the prediction, from the measured step seconds and noise scale. It does not show whether the loss really fell
+faster. "progress" shows that: it states how much faster the loss fell after the switch than before, if both trends are
+significant.
 
 A switch is counted once enough steps have run after it. A run takes about a minute; about 8 runs are needed. Use two
 cores that do nothing else. Runs that are in --output already are not repeated, so an interrupted measurement resumes.

@@ -246,8 +246,9 @@ def comm_tests(bench: Bench) -> dict:
 
 def selftest(ranks: int, limit: float, extra: dict | None = None):
     """Returns a case that gives the self-test's result. With two ranks, the result also has the GPU memory of one
-    rank's communicator. Both ranks open their communicators at the same time, so this is half of the increase. With
-    more ranks several groups open at once, and their memory cannot be separated."""
+    rank's communicator. Both ranks open their communicators at the same time, so one communicator's memory is half of
+    the increase in used memory. With more ranks several groups open at once, and the memory of one group cannot be
+    separated."""
 
     def run(bench: Bench) -> dict:
         command = [bench.program, "selftest", "--ranks", str(ranks), "--device", bench.device, "--seconds",

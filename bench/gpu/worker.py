@@ -5,8 +5,8 @@ Each line on stdin is a JSON object with a request, and is answered with one lin
 
   {"do": "machine"}   {"name", "memory_bytes", "matmul_tflops", "copy_bytes_per_second"}: of the device, measured
   {"do": "load", "config": FILE, "sequence", "micro_batch", "tokens_per_step", "precision", "compile"}
-                      {"micro_batch", "seconds", "seconds_per_step"}: the first micro-batch that fits of the requested
-                      one, its half, its quarter, ...; the seconds of loading; the second of two steps with it
+                      {"micro_batch", "seconds", "seconds_per_step"}: micro_batch is halved until it fits; loading takes
+                      `seconds`, with two steps, the second of which takes `seconds_per_step`
   {"do": "run", "steps": N}
                       {"seconds_per_step", "peak_memory_bytes"}: mean of N steps after one warm-up step
   {"do": "park"}      {}: releases the GPU's memory; "run" takes it again, with new random weights

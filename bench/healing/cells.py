@@ -9,8 +9,8 @@ three seconds) or TERM. Each cell is one run; `--pairs` adds runs of two cells a
 
 A run survives if it exits with code 0, has every step once, consumes the same samples and has the same losses as the
 undisturbed run, and `copus replay` reproduces its decisions. A run that instead ends with one message, or with code 75,
-is resumed. If it then meets all of these conditions, it is listed as refused. Anything else is reported as lost work. A
-second call continues from the output file:
+is resumed. If the resumed run meets all of these conditions, it is listed as refused. Anything else is reported as lost
+work. A second call continues from the output file:
     python3 bench/healing/cells.py --output cells.jsonl --pairs 200
     python3 bench/healing/cells.py --output cells.jsonl --table
 """

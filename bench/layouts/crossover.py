@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Does the fastest layout depend on the global batch? Trains three layouts of the same ranks at three batch sizes on
 the virtual clock of a cluster file, and prints samples per second for each. On this clock no process sleeps, and step
-times are those of the modelled cluster. If the cluster file gives teraflops_per_rank, all times are modelled and the
-table repeats exactly. Exits with 1 if one layout is the fastest at every batch size.
+times are the modelled cluster's. If the cluster file gives teraflops_per_rank, all times are modelled and the table
+repeats exactly. Exits with 1 if one layout is the fastest at every batch size.
 """
 
 import argparse

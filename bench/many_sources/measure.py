@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What do many training sources cost a run? Measures its start, its resume, its memory and the files of its folder.
+"""What do many training sources cost a run? Measures the run's start, its resume, its memory and the files of its
+folder.
 
     bench/many_sources/measure.py build/copus [OTHER_PROGRAM ...] [--sources 1 3000 100000] [--equal] [--ranks 2]
 
 Each source is a small text file with its own weight, from 1e-6 to 1 (with --equal, all weights are 1). The end of each
-file is held out. A run makes two steps and evaluates, and is resumed for two more. Each program and number of sources
-prints a row: seconds from the start of the process to the first step, for the new run and the resumed one; seconds of
-the whole new run; peak resident bytes of its largest process; and the bytes of files in its folder.
+file is held out. A run makes two steps and evaluates, and is resumed for two more. Prints one row for each program and
+number of sources: seconds from the start of the process to the first step, for the new run and for the resumed run;
+seconds of the whole new run; peak resident bytes of the new run's largest process; and the bytes of files in the run's
+folder.
 """
 
 import argparse

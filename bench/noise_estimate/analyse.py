@@ -50,7 +50,8 @@ def block_norm(products, length):
 
 
 def combine(products, candidate, micro, ranks, fitted):
-    """The squared norm of a micro-batch as the candidate computes it, and that of the whole, each [runs]."""
+    """The squared gradient norms of a micro-batch, as the candidate computes it, and of the whole batch. Each has shape
+    [runs]."""
     batch = products.shape[-1]
     if candidate == "all":
         return block_norm(products, micro), block_norm(products, batch)

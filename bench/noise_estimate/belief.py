@@ -1,5 +1,6 @@
-"""Which value within the noise scale's interval is the best estimate of the truth? Draws norms of many runs. Prints the
-error of each candidate value at several steps, and the step at which it is first known (README.md)."""
+"""Which value within the noise scale's interval is the best estimate of the truth? Simulates the gradient norms of many
+runs. Prints the error of each candidate value at several steps, and at the first step at which the noise scale has a
+value (README.md)."""
 
 import argparse
 

@@ -10,8 +10,8 @@ modelled  the same two nodes, but compute time comes from a fixed rate, so every
 
 Takes about 10 minutes on two cores that do nothing else. --parts chooses parts. Parts that are already in --output are
 not repeated, so an interrupted run can be continued. Prints for each part the median error, Kendall's tau-b and the
-top-1 regret: how many samples/s are lost by using the configuration predicted to be fastest instead of the one measured
-to be fastest.
+top-1 regret: how many samples/s are lost by using the configuration with the fastest prediction instead of the
+configuration with the fastest measurement.
 """
 
 import argparse

@@ -8,8 +8,8 @@ disk for 2,000 shards. Three runs take turns: over the one file, over the shards
 shards one after the other (data.shuffle_shards). Each turn prints four values: seconds from the start of the process to
 the first step; tokens/s of all steps except the first two, including the waits between steps; tokens per second of
 processor time, which a busy machine changes less; and resident memory without pages of files, after a quarter of the
-run and at its end. Then a run over shards, one after the other, is killed by SIGKILL at random moments and resumed, and
-its losses are compared bitwise with the losses of an undisturbed run.
+run and at the end of the run. Then a run over shards, one after the other, is killed by SIGKILL at random moments and
+resumed, and its losses are compared bitwise with the losses of an undisturbed run.
 """
 
 import argparse

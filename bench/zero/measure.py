@@ -72,7 +72,7 @@ def measure_cells(run: pathlib.Path, cluster: pathlib.Path, cells: list[str], cl
 
 
 def link_seconds(ranks: int) -> dict[str, dict[int, float]]:
-    """Measured seconds of a call by operation and bytes of the whole vector."""
+    """The measured seconds of one call, by operation and by size of the unsharded vector in bytes."""
     rows = json.loads(copus("bench", "comm", "--ranks", str(ranks), "--largest", str(16 << 20), "--rounds", "7", "--json"))["rows"]
     seconds: dict[str, dict[int, float]] = {}
     for row in rows:

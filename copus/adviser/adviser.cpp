@@ -96,7 +96,7 @@ void Adviser::go_on(const Start& start) {
   if (kept && kept->begin) go_on_with(kept->begin->knowledge, kept->begin->rate_factor);
 }
 
-// Restores the counters and, if there was one, the controller.
+// Restores the counters, and the controller if there was one.
 void Adviser::follow_logs(const std::vector<StepRecord>& records) {
   for (const StepRecord& record : records) state_.repeat(config_, record);
   const std::vector<DecisionEvent> events = read_decision_log(*directory_ / "decisions.jsonl", state_.step);

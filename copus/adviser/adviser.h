@@ -53,15 +53,15 @@ class Adviser {
     std::optional<std::string> state = {};                // the text that state() returned
   };
 
-  // Throws UserError for wrong settings, and if the directory has the logs of another job or is in use by another
-  // process. Also throws it if the logs or the state cannot be read, or end before the given step. Settings that leave
-  // only one batch are not an error: the job is measured but never gets advice.
+  // Throws UserError if settings are wrong, or if the directory contains the logs of another job or is in use by
+  // another process. Also throws it if the logs or the state cannot be read, or end before the given step. Settings
+  // that leave only one batch are not an error: the job is measured but never gets advice.
   Adviser(const AdviserSettings& settings, const Start& start);
 
   // Processes a step. Returns advice whenever the controller decides for another batch, even if the previous advice was
   // the same. If the number of samples differs from the previous step, the job has changed its batch. A step is ignored
   // if the ranks cannot divide its samples into whole micro-batches, as in the last step of an epoch. Throws UserError
-  // for impossible numbers, and if the logs cannot be written.
+  // for impossible numbers, or if the logs cannot be written.
   std::optional<Advice> step(const AdvisedStep& step);
 
   // Restarts the averages of the noise scale. Call this if the set of parameters with gradients has changed, or if the

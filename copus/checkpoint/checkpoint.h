@@ -10,7 +10,7 @@
 //   config.toml                        the resolved run configuration
 //   manifest.json                      format version, step, and size and XXH3-128 checksum of every other file
 //
-// The folder itself is an fp32 model that transformers loads. Every tensor is whole, global and identified by its name.
+// The folder itself is an fp32 model that transformers loads. Every tensor is unsharded and identified by its name.
 // Ranks, shards and stages of a parallel layout appear nowhere, and every layout can read the checkpoints of any other.
 // A tensor is never split across files.
 //
@@ -43,8 +43,8 @@
 namespace copus {
 
 // Returns the newest checkpoint under `root`; empty if no folder has a checkpoint's name. Throws CheckpointDamage if
-// the newest folder has no readable manifest, or if its manifest gives another step than its name. Other damage is
-// reported when the checkpoint is opened.
+// the newest folder has no readable manifest, or if the step in its manifest differs from the step in its name. Other
+// damage is reported when the checkpoint is opened.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& root);
 
 // A checkpoint that is open for reading. Views stay valid as long as it lives.

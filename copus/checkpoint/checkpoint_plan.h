@@ -12,7 +12,7 @@
 
 namespace copus {
 
-// A whole fp32 tensor of a checkpoint.
+// An unsharded fp32 tensor of a checkpoint.
 struct CheckpointTensor {
   std::string name;
   std::vector<int64_t> shape;

@@ -8,7 +8,7 @@ namespace copus {
 // Locks a directory for the lifetime of the object. The kernel also releases the lock when the process dies.
 class DirectoryLock {
  public:
-  // Locks the file `.lock` in `directory`, which must exist. Throws UserError if another process holds the lock, and if
+  // Locks the file `.lock` in `directory`, which must exist. Throws UserError if another process holds the lock, or if
   // `.lock` is not a regular file; symbolic links are not followed.
   explicit DirectoryLock(const std::filesystem::path& directory);
   DirectoryLock(const DirectoryLock&) = delete;

@@ -87,8 +87,8 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& direct
   return directory.has_filename() ? directory : directory.parent_path();
 }
 
-// If the folder is a checkpoint, throws UserError unless it is complete and undamaged. A complete checkpoint is also a
-// Hugging Face model.
+// Throws UserError if the folder is an incomplete or damaged checkpoint. A complete checkpoint is also a Hugging Face
+// model, so it is accepted.
 void check_if_checkpoint(const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / manifest_file_name)) {
     verify_files(directory, read_manifest(directory));

@@ -39,11 +39,11 @@ class CheckpointDamage : public UserError {
 std::string to_json(const Manifest& manifest);
 
 // Reads the manifest of the checkpoint in `directory`. Throws CheckpointDamage if it is missing or damaged, and
-// UserError for another version.
+// UserError if it is of a different version.
 Manifest read_manifest(const std::filesystem::path& directory);
 
 // Reads the manifest of the checkpoint in `directory`, which must have a checkpoint's name. Throws as read_manifest()
-// does, and CheckpointDamage if the manifest gives another step than the name.
+// does. Also throws CheckpointDamage if the step in the manifest differs from the step in the folder's name.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
 // Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first file that

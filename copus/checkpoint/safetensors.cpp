@@ -143,8 +143,8 @@ class HeaderParser {
     int64_t bytes = size_of(tensor.dtype);
     bool overflow = false;
     for (int64_t size : tensor.shape) {
-      // A dimension of zero counts as one here, because it would hide an overflow of the other dimensions. No valid
-      // file has dimensions that overflow.
+      // A dimension of zero is treated as one here, because a zero would hide an overflow of the other dimensions. No
+      // valid file has dimensions that overflow.
       overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
     }
     if (overflow) fail("tensor ", name, " has the shape ", shape_text(tensor.shape), ", too large for any file");

@@ -16,7 +16,7 @@ namespace copus {
 // are copies; all others are views of the tensor's bytes.
 std::vector<TensorView> unpack(const StoredTensor& stored, const TensorView& tensor);
 
-// Combines whole parameters of one dtype, in the order of stored.parameters, into a file's tensor. The result is a
+// Combines unsharded parameters of one dtype, in the order of stored.parameters, into a file's tensor. The result is a
 // copy, unless the file stores the parameter as it is.
 TensorView pack(const StoredTensor& stored, std::span<const TensorView> parameters);
 

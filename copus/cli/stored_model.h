@@ -29,8 +29,8 @@ class StoredModel {
   // The config.toml of a checkpoint; empty for other models.
   const std::optional<std::string>& run_config() const { return run_config_; }
 
-  // The Hugging Face folder of the model or, for a checkpoint, the folder with whose weights its run started. Empty if
-  // there is none.
+  // The Hugging Face folder of the model. For a checkpoint: the folder from whose weights the checkpoint's run started.
+  // Empty if there is none.
   std::filesystem::path origin_directory() const;
   // The folder with the files of the model's tokenizer. This is the model's own folder or, for a checkpoint, the result
   // of find_tokenizer. Empty if it is unknown.

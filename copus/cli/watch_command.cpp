@@ -59,8 +59,9 @@ std::string joined(const std::vector<std::string>& lines, std::string_view line_
   return text;
 }
 
-// Catches signals so that they do not end the process: it can then restore the terminal at the end, and notices a
-// change of the terminal's size at once. The process must have no other thread.
+// Blocks signals, and waits for them instead. So a signal does not end the process before the terminal is restored, and
+// a change of the terminal's size is noticed at once. Only the calling thread blocks the signals, so the process must
+// have no other thread.
 class Signals {
  public:
   Signals() {

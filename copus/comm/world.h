@@ -59,8 +59,9 @@ class World {
 
   // Bytes of this rank's device memory that the connections of its communicators take.
   virtual int64_t communicator_bytes() const { return 0; }
-  // Mean bytes and seconds of the communicators that this job has opened between devices; zero if there are none. All
-  // ranks get the same values. `context_bytes` is always 0.
+  // The mean costs of the communicators that this job has opened between devices: device memory, and seconds to open
+  // one. All costs are zero if the job has opened no such communicator. `context_bytes` is always 0. All ranks get the
+  // same values.
   virtual CommunicatorCosts communicator_costs() const { return {}; }
 
   virtual Health& health() = 0;

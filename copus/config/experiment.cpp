@@ -187,9 +187,9 @@ std::string first_of(const std::vector<std::string>& keys, const std::vector<std
   return *found;
 }
 
-// Returns the first key with different values in the two runs that makes their clocks measure different jobs or
-// clusters; empty if there is none. On the modelled clock with cluster.truth, [cluster] itself may differ, because only
-// controllers use it.
+// Compares the keys of two runs. Returns the first difference that makes their clocks measure different jobs or
+// clusters; empty if there is no such difference. On the modelled clock with cluster.truth, [cluster] itself may
+// differ, because only controllers use it.
 std::string find_other_times(RunConfig one, RunConfig other) {
   for (RunConfig* run : {&one, &other}) run->cluster.description = run->cluster.as_timed();
   const std::vector<std::string> keys = differing_keys(one, other);

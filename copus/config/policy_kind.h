@@ -24,7 +24,7 @@ enum class PolicyKind {
   late_switch,      // switches once, late, to a larger batch (arXiv 2602.14208)
   olmo,             // doubles the batch when the critical batch allows it (Merrill et al. 2025, arXiv 2505.23971)
   norm_test,        // grows the batch until the relative error of the gradient is small enough
-  ddp_norm,         // the norm test of Lau et al. 2024 (arXiv 2412.21124), for ranks with whole gradients
+  ddp_norm,         // the norm test of Lau et al. 2024 (arXiv 2412.21124), for ranks with unsharded gradients
   fsdp_norm,        // the same test for gradients that ZeRO shards
   cona,             // moves to the next power of two if throughput / (batch + noise scale) rises there
   oracle,           // copus with the true noise scale, read from a file

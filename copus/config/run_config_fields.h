@@ -84,7 +84,7 @@ inline constexpr Range<double> curve_share{1e-9, 10.0};
 // A visitor has these functions:
 // - section(name);
 // - field(key, member), and field(key, member, range) for numbers;
-// - quantity(key, member, unit, range) for numbers in another unit than the program's own;
+// - quantity(key, member, unit, range) for numbers in a unit that differs from the program's own;
 // - duration(key, member, range) for seconds that may also be given as text;
 // - cluster(member), for which a visitor may call visit_cluster.
 //

@@ -17,7 +17,7 @@ namespace {
 
 bool is_exactly_whole(double value) { return std::trunc(value) == value && std::abs(value) <= 0x1p53; }
 
-// Returns a setting's value if it is a whole number, also in a float: TOML reads 1e9 as a float.
+// Returns a setting's value if it is a whole number, even if it is written as a float: TOML reads 1e9 as a float.
 std::optional<int64_t> as_whole_number(const Setting& setting) {
   if (setting.kind == Setting::Kind::integer) return std::get<int64_t>(setting.value);
   if (setting.kind != Setting::Kind::number || !is_exactly_whole(std::get<double>(setting.value))) return std::nullopt;

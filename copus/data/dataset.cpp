@@ -29,8 +29,8 @@ namespace {
 // a draw is a hash of the seed, the purpose and further numbers, so draws for different purposes are independent.
 constexpr uint64_t epoch_keys = 1, shard_keys = 2, length_keys = 3;
 
-// The version of the order of samples. Raise it if a change gives another order for the same seed; older runs then
-// refuse to resume.
+// The version of the order of samples. Raise it if a change alters the order for the same seed; older runs then refuse
+// to resume.
 constexpr uint64_t order_version = 2;
 
 // Hashes the contents of a source: of a small source all tokens and document ends, of a larger one `max_windows` evenly
@@ -109,7 +109,7 @@ struct Dataset::Implementation {
     held_out_shares.push_back(share > 0 ? share : static_cast<double>(tokens.num_positions()));
   }
 
-  // Returns the index of the sample that a source gives at its draw-th draw. Each epoch has another order.
+  // Returns the index of the sample that a source gives at its draw-th draw. Each epoch has a different order.
   uint64_t shuffled(int64_t source, uint64_t samples, uint64_t draw) const {
     const uint64_t epoch = draw / samples;
     uint64_t key = extend_hash(seed, epoch_keys);

@@ -21,7 +21,7 @@ class FilePool {
   // Raises the capacity to at least this number.
   void reserve(std::size_t capacity);
 
-  // Returns the file, and opens it first if necessary. Throws UserError as MappedFile does, and if the file's size is
+  // Returns the file, and opens it first if necessary. Throws UserError as MappedFile does, or if the file's size is
   // not `bytes`.
   std::shared_ptr<const MappedFile> open(const std::string& path, std::size_t bytes);
   // Returns the file if it is open, otherwise null. A deleted file stays readable while it is open.

@@ -20,7 +20,8 @@ class TextSource final : public TokenSource {
 
   // Opens the file and splits it into documents at each `document_separator`, which is dropped. Empty documents are
   // dropped. An empty separator makes the file one document. Throws UserError if the file cannot be read, contains no
-  // text, has another format (named in the message), or is not UTF-8 (with byte offset and line of the first error).
+  // text, is not a text file (the message names its format), or is not UTF-8 (the message gives byte offset and line of
+  // the first error).
   TextSource(const std::string& path, const std::string& document_separator);
 
   const std::string& path() const override { return file_.path(); }

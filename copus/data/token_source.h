@@ -49,8 +49,8 @@ class FilePool;
 class MegatronSource;
 
 // Opens the .bin/.idx pairs that a path names, sorted by name. Their .bin files are opened later, on first use, in
-// `tokens`. Throws UserError for text, for a missing or wrong .idx, and if a pattern that ends in, say, -*-of-00012
-// does not match 12 pairs.
+// `tokens`. Throws UserError for text, for a missing or wrong .idx, or if a pattern that ends in, say, -*-of-00012 does
+// not match 12 pairs.
 std::vector<std::unique_ptr<MegatronSource>> open_shards(const std::string& path, int64_t vocab_size,
                                                          const std::shared_ptr<FilePool>& tokens);
 

@@ -1,6 +1,6 @@
-// The list of a configuration's fields, with their names and ranges. All code for texts, for keys of a run's
-// configuration, for messages between ranks and for hashes iterates over this list. A new field needs its member in
-// ParallelStrategy or Configuration, a line here, documentation (docs/configuration.md) and its effect.
+// The list of a configuration's fields, with their names and ranges. All code that reads, prints, sends or hashes a
+// configuration iterates over this list. To add a field: add a member to ParallelStrategy or Configuration, add a line
+// here, implement what the field does, and document it in docs/configuration.md.
 #pragma once
 
 #include <array>

@@ -36,12 +36,12 @@ struct ConfigurationChange {
 ConfigurationChange parse_configuration_change(std::string_view text);
 
 // Parses a complete configuration: d, t, p, B and b, and options, whose absence means the default. Throws UserError
-// like parse_configuration_change, and if d, t, p, B or b is missing.
+// like parse_configuration_change, or if d, t, p, B or b is missing.
 Configuration parse_configuration(std::string_view text);
 // Like parse_configuration(), without batches.
 ParallelStrategy parse_strategy(std::string_view text);
 
-// Writes all named fields, also those whose value is the default.
+// Writes all named fields, including fields that have their default values.
 std::string to_string(const ConfigurationChange& change);
 
 // Writes a text that parses to `configuration` if omitted options have their values in `otherwise`.

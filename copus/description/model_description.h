@@ -236,16 +236,16 @@ struct ParameterSplit {
   // Linear layers of a decoder layer read the same input if this name is equal and not empty. Their weights are stored
   // back to back, and so are their biases.
   std::string_view input = {};
-  // Whether each rank uses the whole parameter only for its own heads. The parameter's gradients then differ between
-  // tensor-parallel ranks.
+  // Whether the parameter is replicated, but each tensor-parallel rank applies it only to its own heads. Its gradients
+  // then differ between tensor-parallel ranks.
   bool by_head = false;
 
   // Returns the number of parts on `ranks` tensor-parallel ranks. ranks / parts neighbouring ranks hold the same part.
   int64_t parts(int64_t ranks) const { return units == 0 ? 1 : std::min(ranks, units); }
 };
 
-// One parameter of the model, whole, whatever the layout. Names and shapes are Hugging Face's: a linear layer's weight
-// is [out, in].
+// One unsharded parameter of the model, the same in every layout. Names and shapes are Hugging Face's: a linear layer's
+// weight is [out, in].
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;

@@ -12,7 +12,7 @@ template <>
 inline constexpr auto named_values<OptimizerKind> = std::to_array<NamedValue<OptimizerKind>>(
     {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::signum, "signum"}, {OptimizerKind::muon, "muon"}});
 
-// Whether an update needs whole matrices. Ranks then assemble them before they agree on the step.
+// Whether an update needs unsharded matrices. Ranks then assemble them before they agree on the step.
 inline constexpr bool needs_whole_matrices(OptimizerKind kind) { return kind == OptimizerKind::muon; }
 
 }  // namespace copus

@@ -14,7 +14,7 @@ struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<ParameterInfo> parameters;  // several are stacked along their outputs
-  int64_t outputs_in_turn = 0;            // stacks so many outputs of each parameter in turn; 0: whole parameters
+  int64_t outputs_in_turn = 0;            // stacks so many outputs of each parameter in turn; 0: entire parameters
   bool is_transposed = false;             // whether matrices are [in, out], as in transformers' Conv1D
 
   // Returns whether the tensor is one parameter as it is, up to its name.

@@ -37,7 +37,7 @@ class StateValues {
   bool is_reading() const { return read_ != nullptr; }
 
   // Writes or reads members in this order. Numbers keep every bit; a NaN reads back as some NaN. Throws UserError if a
-  // value to read is missing or of another type.
+  // value is missing or of the wrong type.
   template <class... Members>
   void operator()(Members&... members) {
     (visit(members), ...);

@@ -146,7 +146,7 @@ class BlockCalculation {
 };
 
 // Returns the seconds of the loss's collectives if the vocabulary is split: ranks sum three fp64 numbers per row and
-// rank, one piece of the logits at a time. Programs other than Copus have one smaller sum, which is not counted.
+// rank, one piece of the logits at a time. Programs other than Copus have one smaller sum, which is neglected.
 double BlockCalculation::loss_statistics() const {
   const int64_t t = shape_.tensor_parallel, rows = shape_.micro_batch * sequence_length_;
   if (t == 1 || system_.memory.logits_at_once == 0) return 0;

@@ -1,4 +1,4 @@
-// The cost of Muon's update directions. One rank computes each direction, on a whole matrix
+// The cost of Muon's update directions. One rank computes each direction, on an unsharded matrix
 // (placement/matrix_shares.h).
 #pragma once
 

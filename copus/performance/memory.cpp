@@ -143,8 +143,8 @@ class MemoryModel::Calculation {
     const CommunicatorCosts& costs = use_.communicators;
     if (use_.fixed_bytes == 0 || !costs.are_measured()) return use_.fixed_bytes;
     CommunicatorCounts counts = count_communicators(model_, strategy_, rank);
-    // The ranks of one pipeline stage exchange parts of matrices. Without a pipeline these are all ranks, whose
-    // communicator for exchanges is counted already.
+    // The ranks of one pipeline stage exchange parts of matrices. Without a pipeline this group contains all ranks, and
+    // the exchange communicator of all ranks is counted already.
     const bool is_alone = strategy_.ranks_per_stage() == 1;
     if (system_.whole_matrices.are_exchanged && strategy_.pipeline_parallel > 1 && !is_alone) ++counts.exchanges;
     return (costs.context_bytes > 0 ? costs.context_bytes : use_.fixed_bytes) + communicator_bytes(counts, costs);
@@ -180,8 +180,8 @@ class MemoryModel::Calculation {
     parts.optimizer = buckets(rank, &RoleElements::optimizer).sum() * system_.optimizer_bytes / share_from(1);
   }
 
-  // Adds the tensors that are temporarily unsharded, at the moment at which the total is largest. At other moments a
-  // rank may hold more activations or logits.
+  // Returns the memory at the moment with the largest total, including the tensors that are unsharded at that moment.
+  // At other moments a rank may hold more activations or logits, but less in total.
   MemoryParts at_peak(int64_t rank, const MemoryParts& parts) const {
     MemoryParts most;
     for (const Moment& moment : moments(rank)) {
@@ -200,8 +200,8 @@ class MemoryModel::Calculation {
     return most;
   }
 
-  // Returns the memory while the step works on whole matrices: for noise in dual norms, with the copied gradients, and
-  // then for Muon's directions. Empty if it does neither.
+  // Returns the memory while the step works on unsharded matrices: for noise in dual norms, with the copied gradients,
+  // and then for Muon's directions. Empty if it does neither.
   MemoryParts between_gradients_and_update(int64_t rank, MemoryParts parts) const {
     const double bytes = std::max(matrix_update_bytes_, dual_measurement_bytes_ + copied_bytes(rank));
     if (bytes == 0) return {};
@@ -212,10 +212,10 @@ class MemoryModel::Calculation {
 
   double copied_bytes(int64_t rank) const { return copied_[rank] * sizeof(float) / tensor_ranks_; }
 
-  // Returns the moments at which memory may peak. A whole gradient exists from its layer's backward pass until it is
-  // reduced, which overlaps with the next layer's backward pass. So two whole gradients exist at once, or three if
-  // tensor-parallel neighbours first sum partial gradients. Weights are gathered for the current and the next use;
-  // without resharding all weights are whole.
+  // Returns the moments at which memory may peak. An unsharded gradient exists from its layer's backward pass until it
+  // is reduced, which overlaps with the next layer's backward pass. So two unsharded gradients exist at once, or three
+  // if tensor-parallel neighbours first sum partial gradients. Weights are gathered for the current and the next use;
+  // without resharding all weights are unsharded.
   std::vector<Moment> moments(int64_t rank) const {
     const RankBuckets whole = buckets(rank, &RoleElements::gradients);
     const bool adds_first = strategy_.tensor_parallel > 1 &&

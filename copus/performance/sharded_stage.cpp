@@ -20,7 +20,7 @@ struct BlockPass {
   double compute;
   int64_t bucket;
   bool uses_weights;
-  double gather;  // seconds to gather the weights that it uses; 0: already whole
+  double gather;  // seconds to gather the weights that it uses; 0: already unsharded
   double reduce;  // seconds to reduce the gradient that it completes; 0: completes none
 };
 
@@ -113,7 +113,7 @@ StageWaits wait_for_shares(const ShardedStage& stage) {
   double gathered = 0;                     // when the weights of the next use are gathered
   double reduced = 0, reduced_before = 0;  // when the last two gradients are reduced
   size_t next_use = 0;                     // the first use whose gather has not started
-  bool is_ahead = false;                   // whether a gather has started whose weights are not yet in use
+  bool is_ahead = false;                   // whether the gather of weights that are not yet in use has started
   const auto gather_next = [&](size_t from, double at) {
     if (is_ahead) return;
     next_use = std::max(next_use, from);

@@ -13,7 +13,7 @@ namespace copus {
 // does not have the block.
 struct BucketSeconds {
   double forward = 0, backward_input = 0, backward_weight = 0;
-  double gather = 0;  // 0 if the weights stay whole
+  double gather = 0;  // 0 if the weights stay unsharded
   double reduce = 0;
 };
 

@@ -441,7 +441,7 @@ double StepTimeModel::optimizer(const ParallelStrategy& strategy) {
   return ranks_per_device(strategy) * (slowest + matrices.total());
 }
 
-// Returns the seconds of work on whole matrices on the slowest pipeline rank.
+// Returns the seconds of work on unsharded matrices on the slowest pipeline rank.
 MatrixUpdateSeconds StepTimeModel::matrix_update(const ParallelStrategy& strategy) {
   if (system_.whole_matrices.newton_schulz_steps == 0) return {};
   const int64_t p = strategy.pipeline_parallel, num_stages = strategy.num_stages();
@@ -476,7 +476,7 @@ double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
   if (system_.agreement_bytes == 0) return 0;
   const int64_t ranks = strategy.world_size();
   const Link link = link_of(cluster_, RankSeries{0, 1, ranks});
-  // Work on whole matrices precedes the agreement and needs the gradient's norm, which is then summed separately.
+  // Work on unsharded matrices precedes the agreement and needs the gradient's norm, which is then summed separately.
   const double norm = system_.whole_matrices.newton_schulz_steps == 0
                           ? 0
                           : small_all_reduce_seconds(link, ranks, ExactSum::num_words * sizeof(int64_t));

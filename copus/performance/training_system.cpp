@@ -15,7 +15,7 @@ namespace copus {
 
 namespace {
 
-// Splits layers by thresholds (StageCut::thresholds). The cost of a block is that of its matrix products.
+// Splits layers by thresholds (StageCut::thresholds). The cost of a block is the cost of its matrix products.
 std::vector<LayerRange> cut_by_thresholds(const ModelDescription& model, int64_t num_stages) {
   const TrainingFlops flops = training_flops(model, 0);
   const double total = std::accumulate(flops.layers.begin(), flops.layers.end(), 0.0) + flops.head;
@@ -96,9 +96,9 @@ MemoryUse copus_memory_use() {
 namespace {
 
 // Adds a GPU's memory. In addition to the joint gradient of queries, keys and values, flash attention's backward pass
-// allocates each of the three gradients, those of keys and values per query head. It also allocates the fp32 sums of
-// the queries' gradients: twice if the kernel is deterministic and there are at least half as many sequences times
-// heads as multiprocessors. Context and NCCL buffers take about 1 GiB.
+// allocates each of the three gradients. The gradients of keys and values have one copy for each query head. The pass
+// also allocates the fp32 sums of the queries' gradients: twice if the kernel is deterministic and there are at least
+// half as many sequences times heads as multiprocessors. Context and NCCL buffers take about 1 GiB.
 void move_to_gpu(MemoryUse& use) {
   use.working.query = 8;
   use.working.key_value = 4;

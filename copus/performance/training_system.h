@@ -88,7 +88,7 @@ struct TrainingSystem {
   double gradient_bytes = 4;
   double optimizer_bytes = 12;                     // fp32 master weights and two moments
   OptimizerKind optimizer = OptimizerKind::adamw;  // only for Copus: decides which slots a re-layout moves
-  // Work on whole hidden matrices (Muon), whose parts are on several ranks.
+  // Work on unsharded hidden matrices (Muon); the parts of a matrix are on several ranks.
   struct WholeMatrices {
     bool are_exchanged = false;       // whether parts of matrices are exchanged between ranks
     int64_t newton_schulz_steps = 0;  // iterations per matrix and update
@@ -205,8 +205,8 @@ struct CountedEnds {
   bool operator==(const CountedEnds&) const = default;
 };
 
-// Returns which ends of the model (head, embedding) must count as layers so that stages divide the layers evenly: as
-// few as possible, and rather the head. Empty if no choice works.
+// Returns which ends of the model (head, embedding) must count as layers so that stages divide the layers evenly.
+// Prefers as few ends as possible, and the head to the embedding. Empty if no choice works.
 std::optional<CountedEnds> even_ends(int64_t num_layers, int64_t num_stages);
 
 // Returns the layers of each stage in this system. Under rules other than `balanced` stages may be empty.

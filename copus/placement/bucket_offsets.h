@@ -1,6 +1,6 @@
 // The arrangement of a rank's parameters in flat buckets: one for each decoder layer, one for the embedding, one for
 // the final norm with the head, and one for the tied copy of the head. Optimizer, norms, reductions and re-layouts work
-// on whole buckets.
+// on buckets, not on single parameters.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ struct BucketOffsets {
   // Number of elements, padded to a multiple of bucket_alignment. With ZeRO it is a multiple of bucket_alignment *
   // zero_shards(), so that all shards are equal.
   int64_t size = 0;
-  // The range that this rank updates: the whole bucket, with ZeRO the rank's share, and nothing if gradient_only.
+  // The range that this rank updates: the unsharded bucket, with ZeRO the rank's share, and nothing if gradient_only.
   int64_t shard_begin = 0, shard_end = 0;
-  // The ranges that this rank keeps between steps: the whole bucket, or only its shard of the weights (ZeRO-3) and of
-  // the gradients (ZeRO-2 and 3).
+  // The ranges that this rank keeps between steps: the unsharded bucket, or only its shard of the weights (ZeRO-3) and
+  // of the gradients (ZeRO-2 and 3).
   Stretch kept_weights, kept_gradients;
   // True for a tied copy of the head on the rank of its embedding, which has no weights of its own.
   bool gradient_only = false;

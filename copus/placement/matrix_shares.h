@@ -1,5 +1,5 @@
-// Optimizers such as Muon need whole matrices, which ZeRO and tensor parallelism split. This assigns each hidden matrix
-// to the rank that computes its update, and lists the ranks that hold its parts.
+// Optimizers such as Muon need unsharded matrices, but ZeRO and tensor parallelism shard them. This assigns each hidden
+// matrix to the rank that computes its update, and lists the ranks that hold its parts.
 #pragma once
 
 #include <cstdint>

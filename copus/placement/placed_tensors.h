@@ -129,8 +129,8 @@ struct PlacedState {
 PlacedState place_state(const ModelDescription& model, const ParallelStrategy& strategy,
                         const std::vector<LayerRange>& stages, const StateRecipe& recipe);
 
-// Returns the message of place_state() if the strategy splits a tensor's unit, for an optimizer with these slots; empty
-// if it splits none.
+// Returns the error message of place_state() if the strategy splits a unit of a tensor, for an optimizer with these
+// slots. Empty if it splits no unit.
 std::optional<std::string> cut_below_unit(const ModelDescription& model, const ParallelStrategy& strategy,
                                           int64_t sequence_length, const std::vector<OptimizerSlot>& slots);
 

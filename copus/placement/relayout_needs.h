@@ -26,12 +26,12 @@ struct Need {
   std::vector<std::map<int64_t, int64_t>> shares;
 };
 
-// Finds which ranges of old buffers hold the elements of a new buffer. Results are cached, because layers of one kind
-// have the same result, and so have kinds of state with the same sharding.
+// Finds which ranges of old buffers hold the elements of a new buffer. Results are cached: layers of one kind share a
+// result, and so do kinds of state with the same sharding.
 class Needs {
  public:
-  // `one_share`: whether a need must lie within one shard of each replica, so that each shard may come from another
-  // copy.
+  // `one_share`: whether every need must lie within a single shard of each replica. Each need can then be read from a
+  // different replica.
   Needs(const StatePlacement& from, const StatePlacement& to, bool one_share)
       : from_(from), to_(to), one_share_(one_share) {}
 

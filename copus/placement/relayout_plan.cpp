@@ -192,8 +192,8 @@ void Planner::find_rounds() {
     order = std::move(other);
   }
   // Moves share a round, which saves barriers, as long as no process holds more than peak_bound_bytes_. The bound is
-  // the state plus the larger of two amounts: what the order needs, and as many of the largest buckets as fit into an
-  // eighth of the state.
+  // the state plus a number of largest buckets. This number is the larger of two: as many as the order of moves needs,
+  // and as many as fit into an eighth of the state.
   const int64_t at_rest = std::max(highest(old_bytes_), highest(new_bytes_));
   const int64_t needed = std::max<int64_t>(1, (peak - at_rest + largest_bucket_bytes_ - 1) / largest_bucket_bytes_);
   const int64_t cheap = std::min(processes_.count(), at_rest / 8 / largest_bucket_bytes_);
@@ -216,8 +216,8 @@ struct Planner::Choice {
 };
 
 // Chooses one sender that has all needed elements: the receiver itself, otherwise a process on its node, otherwise a
-// process on another node. Among several it prefers one that already sends to this buffer, then the least loaded. Lost
-// processes come last, in the same order.
+// process on another node. Among several such processes, prefers a process that already sends to this buffer, and then
+// the least loaded process. Lost processes are chosen last, in the same order.
 template <class Give>
 bool Planner::choose_whole(const Need& need, int64_t content, int64_t receiver, const Choice& choice, Give give) const {
   if (old_place(receiver, content) != nullptr && before(receiver).tensor >= need.first_tensor &&

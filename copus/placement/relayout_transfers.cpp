@@ -7,7 +7,7 @@ namespace copus::relayout {
 
 namespace {
 
-// Appends the runs of one delivery to those of other deliveries from the same sender to the same buffer.
+// Appends the runs of one delivery to the runs of other deliveries from the same sender to the same buffer.
 void add_runs(const StatePlacement& old_placement, const StatePlacement& new_placement, const Delivery& delivery,
               std::vector<CopyRun>& runs) {
   const ContentKind content = new_placement.kind_of(delivery.content);

@@ -17,7 +17,7 @@ namespace copus {
 // where `replicas` = tensor_parallel / parts.
 struct Sharding {
   int64_t axis = 0;
-  int64_t parts = 1;     // 1: every tensor-parallel rank holds the whole parameter
+  int64_t parts = 1;     // 1: every tensor-parallel rank holds the unsharded parameter
   int64_t replicas = 1;  // neighbouring ranks with the same part
   // Whether the replicas' gradients must be summed, because each replica has seen only some of the tokens (sequence
   // parallelism) or some of the query heads (kv heads < t). Otherwise the gradients are equal.
@@ -43,7 +43,7 @@ struct Box {
 
 // Walks over the elements from .. to of a `box`, row-major, in a tensor of shape `whole` (one or two dimensions). Calls
 // visit(position, index, count), in order, for each range of `count` elements that is contiguous in both. The range
-// begins at `position` of the box and at `index` of the whole tensor.
+// begins at `position` of the box and at `index` of the unsharded tensor.
 template <class Visit>
 void for_stretches(const Box& box, const std::vector<int64_t>& whole, int64_t from, int64_t to, Visit visit) {
   const int64_t row_stride = whole.back();

@@ -12,7 +12,7 @@ namespace copus {
 // A range of a parameter's elements, and the ranks that hold it.
 struct StatePart {
   Box box;                     // the part of the logical tensor in these ranks' buckets
-  int64_t begin = 0, end = 0;  // row-major range within the box in these ranks' shares; without ZeRO the whole box
+  int64_t begin = 0, end = 0;  // row-major range within the box in these ranks' shares; without ZeRO the entire box
   std::vector<int64_t> ranks;  // world ranks with these elements, ascending
 };
 

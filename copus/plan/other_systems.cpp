@@ -33,10 +33,10 @@ MemoryUse megatron_memory() {
 // gradients. It uses FlashAttention-2, an eager feed-forward block (gate, up, silu(gate), product), and an fp32 softmax
 // over the rank's part of the vocabulary, which overwrites its input.
 //
-// Under a fake process group (bench/trainers), a layer keeps 4 tensors of the stream's width (both streams, the results
-// of both norms) and queries, keys, values and output. With several sequences, the output is copied once more. In
-// addition, we count two tensors of the queries' width and one of the width of keys or values. They were fitted to the
-// memory of published runs, and cover fragmentation and the backward pass' working memory.
+// Under a fake process group (bench/trainers), a layer keeps queries, keys, values, the output, and 4 tensors of the
+// residual stream's width: the inputs and the results of both norms. With several sequences, the layer also keeps a
+// copy of the output. In addition, we count two tensors of the queries' width and one of the width of keys or values.
+// They were fitted to the memory of published runs, and cover fragmentation and the backward pass' working memory.
 MemoryUse nanotron_memory() {
   MemoryUse use = {};
   use.kept = {.hidden = 4, .query = 4, .key_value = 3, .feed_forward = 4};
@@ -117,19 +117,19 @@ TrainingSystem nanotron() {
 
 // Describes torchtitan. The tensors that a layer keeps were measured on torchtitan 0.2.2's own layer, under a fake
 // process group of 1, 2, 4 and 8 ranks (bench/trainers):
-// - a rank's rows of both streams;
-// - with t > 1, the whole results of both norms: the layer gathers them (PrepareModuleInput), and the compiler never
-//   recomputes a collective;
+// - this rank's rows of the inputs of the layer's two norms;
+// - with t > 1, the unsharded results of both norms: the layer all-gathers them (PrepareModuleInput), and the compiler
+//   never recomputes a collective;
 // - queries, keys, values and output;
 // - the feed-forward's inner tensors.
 //
-// With full recompute, the backward pass then holds five more whole tensors: the gathered gradient of the output, the
-// parts of the input's gradient that come from queries, keys and values, and their sum. Selective recompute per
-// operation keeps the layer's input, attention's result, and the results of every second matrix product: queries,
-// values (in 0.3 queries, keys and values together) and the gate. With t > 1 it keeps one more reduced stream, which is
-// not counted here.
+// With full recompute, the backward pass also holds five unsharded tensors: the gathered gradient of the output; the
+// three parts of the input's gradient, from queries, keys and values; and the sum of these parts. Selective recompute
+// per operation keeps the layer's input, the result of attention, and the results of every other matmul. These are
+// queries, values and the gate in 0.2, and queries, keys, values and the gate in 0.3. With t > 1, selective recompute
+// keeps one more tensor: a residual stream after its reduce-scatter. The numbers below omit this tensor.
 //
-// The head holds its gathered input and the gradient of this input. Version 0.3 processes one eighth of a micro-batch's
+// The head holds its gathered input and the gradient of that input. Version 0.3 processes one eighth of a micro-batch's
 // rows at a time (ChunkedLossWrapper), and also holds a copy of the input in pieces, and the input's gradient in fp32.
 TrainingSystem torchtitan(TorchtitanVersion version) {
   TrainingSystem system;

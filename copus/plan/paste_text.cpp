@@ -26,7 +26,7 @@ std::string toml_value(Enum value) {
   return in_quotes(to_string(value));
 }
 
-// Writes every key of a section, even those at their defaults, because the user's file may contain another value.
+// Writes every key of a section, even settings at their defaults, because the user's file may contain different values.
 std::vector<PasteText> for_copus(const PlanQuestion& question, const Configuration& configuration) {
   std::string parallel = "[parallel]\n";
   std::string train = concat("[train]\nsequence_length = ", question.sequence_length,
@@ -47,7 +47,7 @@ std::string torchrun(const PlanQuestion& question, const ParallelStrategy& strat
                 " --rdzv-backend c10d --rdzv-endpoint \"$HEAD_NODE:29500\"");
 }
 
-// "16 GPUs". If the last node is not full, adds a note that it needs another number.
+// "16 GPUs". If the last node is not full, adds a note that this node needs a different number.
 std::string gpus_in_words(const PlanQuestion& question, const ParallelStrategy& strategy) {
   const int64_t ranks = strategy.world_size(), left = ranks % question.cluster.ranks_per_node;
   if (ranks < question.cluster.ranks_per_node || left == 0) return concat(ranks, " GPUs");

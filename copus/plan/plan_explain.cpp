@@ -31,7 +31,7 @@ std::optional<std::string> why_impossible(const PlanQuestion& question, const Co
   return unable_reason(question.program, question.model, configuration, question.sequence_length);
 }
 
-// All configurations that match the request, including those that the plan's own options exclude.
+// All configurations that match the request, including configurations that the plan's own options exclude.
 std::vector<Configuration> candidates(const PlanQuestion& question, const ConfigurationChange& asked,
                                       const Configuration& plain) {
   SearchSpace space = question.whole_space();
@@ -43,8 +43,8 @@ std::vector<Configuration> candidates(const PlanQuestion& question, const Config
   std::erase_if(found, [&](const Configuration& candidate) {
     return layout_of(candidate.strategy) != layout_of(plain.strategy) || !matches(asked, candidate);
   });
-  // An option without effect, such as ZeRO with d = 1, is enumerated with one value only. The user may have named
-  // another value.
+  // An option without effect, such as ZeRO with d = 1, is enumerated with one value only. The user may have named a
+  // different value.
   if (found.empty() && !why_impossible(question, plain)) found.push_back(plain);
   return found;
 }

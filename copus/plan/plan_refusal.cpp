@@ -54,7 +54,7 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   });
 }
 
-// Keeps, of the options that affect only memory and time, those that save most memory.
+// Of the options that affect only memory and time, keeps the ones that save most memory.
 SearchSpace thriftiest(SearchSpace space) {
   if (std::find(space.recomputes.begin(), space.recomputes.end(), Recompute::full) != space.recomputes.end()) {
     space.recomputes = {Recompute::full};

@@ -47,7 +47,8 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
 // Numbers of virtual stages into which the program may split this model, in addition to the usual numbers; empty: any.
 std::vector<int64_t> possible_virtual_stages(PlannedSystem system, const ModelDescription& model);
 
-// Describes in a clause what the program requires of every configuration. Empty for Copus, and if it requires nothing.
+// Describes in a clause what the program requires of every configuration. Empty for Copus, or if the program requires
+// nothing.
 std::string_view demands(PlannedSystem system);
 
 // Sets the parts that `asked` does not name to the values that the program always uses, if it leaves no choice.

@@ -24,8 +24,8 @@ class BatchWorth {
   // noise_scale.critical_updates bounds the result in all cases.
   double critical_batch(double noise_scale, double consumed_samples) const;
 
-  // Returns the Goodput at the run's adapt.alpha, in samples/s. The unit is the progress per second of one sample in
-  // the run's reference batch.
+  // Returns the Goodput at the run's adapt.alpha, in samples/s. These are samples of the run's reference batch: how
+  // many of them would bring the same progress per second.
   double goodput(int64_t batch, double step_seconds, double critical_batch, double rate_factor) const;
   // The same for a throughput of one sample/s.
   double goodput_of_a_sample(int64_t batch, double critical_batch, double rate_factor) const;

@@ -89,7 +89,7 @@ class JsonFieldWriter {
 };
 
 // Reads the listed fields and ignores all other fields of the object. Throws a UserError that names a missing field or
-// a field of another type. A null means NaN or an empty optional. An optional field may be missing.
+// a field of the wrong type. A null means NaN or an empty optional. An optional field may be missing.
 class JsonFieldReader {
  public:
   explicit JsonFieldReader(const nlohmann::json& object) : object_(object) {

@@ -67,7 +67,7 @@ bool joins_receive(const Schedule& schedule, const Action& send, const Action& n
 // Returns the actions of a rank in the order in which it starts them. With several chunks, a receive starts one F or B
 // earlier than the F or B that needs it, so that its message overlaps with computation (as with Megatron-LM's
 // overlap_p2p_comm). The rank still waits for the message where the schedule's list has the receive. With one chunk,
-// this order is that of the list.
+// this is the order of the list.
 std::vector<Action> in_order_of_start(const Schedule& schedule, int64_t rank);
 
 // Returns the largest number of micro-batches whose activations a rank holds at once (F done, B not finished), summed

@@ -51,13 +51,13 @@ void check_is_modelled(const RunConfig& config);
 // the modelled clock, cannot begin, or never reaches one of the losses.
 LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& question);
 
-// Returns the configuration of a simulated run, with the job's own samples. Its only limit is twice the number of
-// tokens that the first batch needs to reach the end: a user who stops the run by its loss would set such a limit. The
+// Returns the configuration of a simulated run, with the job's own samples. The run ends at a loss. Its only other
+// limit is twice the number of tokens that the first batch needs to reach that loss, as a user might set it. The
 // objective is to save time unless adapt.objective says otherwise.
 //
-// Throws UserError for a policy that depends on the completed fraction of the run, because this limit does not define
-// it. Also throws UserError for a run that only advises, and if the policy's first configuration does not fit into the
-// memory of the true devices.
+// Throws UserError for a policy that depends on the completed fraction of the run, because a run that ends at a loss
+// has no such fraction. Also throws UserError for a run that only advises, or if the policy's first configuration does
+// not fit into the memory of the true devices.
 RunConfig as_simulated(const RunConfig& config, const LawScenario& scenario);
 
 }  // namespace copus

@@ -78,7 +78,8 @@ TruthDraw draw_truth(ScenarioGroup group, int64_t first_batch, int64_t largest_b
 }
 
 // Returns the true values at a fraction of the run. The second of the two measured curves was measured at three times
-// the progress of the first. So here the first curve applies up to a third of the run, and the second at its end.
+// the progress of the first. So here the first curve applies up to a third of the run, and the second at the end of the
+// run.
 TruthPiece piece_at(const TruthDraw& draw, double share) {
   TruthPiece piece;
   const double end_noise = draw.critical_batch / draw.calibration;

@@ -63,14 +63,15 @@ inline constexpr double data_exponent = 0.28;
 // The critical batch is proportional to the loss to minus this power (Kaplan et al. 2020, arXiv 2001.08361).
 inline constexpr double critical_batch_exponent = 1 / 0.21;
 
-// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at its end. Both
-// follow from the loss above, without the term for the model's size. The loss is limited to that of a uniform guess
-// over 32000 tokens.
+// Returns the critical batch at this fraction of a run of `tokens`, relative to the critical batch at the end of the
+// run. Both follow from the loss above, without the term for the model's size. The loss is at most the loss of a
+// uniform guess over 32000 tokens.
 double kaplan_critical_batch(double share, double tokens);
 
-// Returns the critical batch at this fraction of a run of `tokens`, relative to its plateau, as branches of OLMo runs
-// measured it: 2048 sequences at 168 B tokens, and the plateau of 4096 at 503 B (Merrill et al. 2025, arXiv
-// 2505.23971). Before the plateau the critical batch follows the power law through both points.
+// Returns the critical batch at this fraction of a run of `tokens`, as a fraction of the largest critical batch.
+// Merrill et al. 2025 (arXiv 2505.23971) measured it in branches of OLMo runs. It was 2048 sequences after 168 billion
+// tokens and 4096 after 503 billion, and did not grow further. Up to 503 billion tokens this function uses the power
+// law through these two points.
 double olmo_critical_batch(double share, double tokens);
 
 }  // namespace copus

@@ -6,9 +6,9 @@
 namespace copus {
 
 // Returns the expected work of the busiest of `ranks` ranks, as a multiple of their mean work, if each rank gets
-// `items` independent items. `deviation` is the standard deviation of an item's work, divided by its mean. A rank's
-// work is assumed to be normally distributed. The largest of these normal variables is expected at Blom's score (1958),
-// which is exact to 5 %.
+// `items` independent items. `deviation` is the standard deviation of an item's work, divided by its mean. The total
+// work of a rank is assumed to be normally distributed. The expected maximum of these normal variables is approximated
+// by Blom's formula (1958), which is accurate to 5 %.
 double busiest_share(double deviation, int64_t ranks, int64_t items);
 
 }  // namespace copus

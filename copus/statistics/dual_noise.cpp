@@ -51,8 +51,9 @@ std::optional<DualNoiseScale> dual_noise_scale(const DualNoiseAverage& average) 
   if (signal - error <= 0) {
     return DualNoiseScale{.value = std::nullopt, .low = scale_with(signal + error), .high = std::nullopt};
   }
-  // The derivative of ln(noise / |G|*) with respect to ln noise, to which mean_noise is proportional. The derivative
-  // with respect to ln signal is its negative. This value is 1 without noise in m, and 1/2 if m is mostly noise.
+  // `slope` is the derivative of ln(noise / |G|*) with respect to ln noise, where mean_noise is proportional to noise.
+  // The derivative with respect to ln signal is -slope. slope is 1 if the mean gradient has no noise, and 1/2 if it is
+  // mostly noise.
   const double ratio = square(mean_noise / gradient_norm(signal, mean_noise));
   const double slope = (1 + ratio) / (1 + 2 * ratio);
   const double variance = square(slope) * (noise_variance / square(noise) + signal_variance / square(signal) -

@@ -16,7 +16,7 @@ struct DualObservation {
   double noise = 0;          // |g - m|*
   double signal = 0;         // <g, d>, where d is the step of unit size along m
   double batch = 0;          // samples
-  double mean_variance = 0;  // the variance of m relative to that of g: `batch` over the number of other samples
+  double mean_variance = 0;  // the variance of m / the variance of g: `batch` over the number of other samples
 };
 
 // Weighted sums over observations: of |g_1 - G|*, of the signal, and of m's own noise |m - G|*.

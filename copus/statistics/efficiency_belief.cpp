@@ -304,7 +304,7 @@ std::vector<WeightedVector> weighted_draws(const EfficiencyEvidence& evidence, u
   return draws;
 }
 
-// Sets the noise scale to that of the prior's centre, where the evidence has no influence on by_noise.
+// Sets the noise scale to the value at the prior's centre, where the evidence has no influence on by_noise.
 EfficiencyEvidence without_noise_scale(std::vector<CriticalBatchEvidence> critical_batches) {
   for (CriticalBatchEvidence& evidence : critical_batches) evidence.moment.noise_scale = noise_at_center;
   return {.branch_points = {}, .critical_batches = std::move(critical_batches)};

@@ -6,7 +6,7 @@
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     advice = adviser.step(norm, samples=512, seconds=dt, lr=lr)
 
-Every rank of the job makes both calls. A step's norms reach rank 0 while the next step trains, and its conclusions
+Every rank of the job makes both calls. A step's norms reach rank 0 while the next step trains, and rank 0's conclusions
 reach the other ranks during the step after that. So advice comes two steps after the measured step, or three if the
 gradients are on an accelerator. In a single process advice comes at once on the CPU, and one step later on an
 accelerator.
@@ -312,9 +312,10 @@ class Adviser:
         return self._take_advice()
 
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
-        """Returns the noise scale in sequences and the ends of its 95 % interval, on rank 0.
+        """Returns the noise scale and the low and high ends of its 95 % interval, all in sequences.
 
-        Returns None while too little is known, and while `unmeasured` gives a reason not to trust it.
+        Only rank 0 gets values. Returns None while there are too few measurements, or while they cannot be trusted
+        (`unmeasured` states the reason).
         """
         if self._core is None or self._health.reason is not None:
             return None
@@ -473,7 +474,7 @@ class Adviser:
                 _LOGGER.debug("not logged", exc_info=True)
 
     def _stop(self, reason: str) -> None:
-        """Ends the measuring, also on the other ranks."""
+        """Ends the measuring on all ranks."""
         if self._health.is_stopped:
             return
         reason = f"since step {max(1, self._steps)}: {reason}"

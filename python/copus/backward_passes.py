@@ -28,7 +28,7 @@ class BackwardPasses:
 
     @property
     def count(self) -> int:
-        """Passes since the last `begin`; 0 also if hooks are not called, as with compiled autograd."""
+        """Passes since the last `begin`; Also 0 if hooks are not called, as with compiled autograd."""
         counted = max(self._counts, default=0)
         return counted + self._missed if counted else 0
 

@@ -181,7 +181,7 @@ class DualNoise:
     def preconditioned(self) -> DualNoiseScale | None:
         """The noise scale for steps of AdamW, with the second moments of `optimizer`.
 
-        None until there are two measurements after the optimizer's first step, and if the optimizer keeps no second
+        None until there are two measurements after the optimizer's first step, or if the optimizer keeps no second
         moments.
         """
         return self._scale("preconditioned")
@@ -326,7 +326,8 @@ def _dual_norms(gradient: Tensor, mean: Tensor, divisors: Tensor | None) -> Tens
 
 
 def _orthogonal_factor(matrix: Tensor) -> Tensor:
-    """Returns the matrix with singular values of 1, except for values that are tiny beside the largest."""
+    """Returns the matrix with the same singular vectors and with all singular values equal to 1, except values that are
+    tiny relative to the largest one."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix / matrix.norm().clamp_min(1e-30)
     x = x.T if is_tall else x

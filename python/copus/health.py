@@ -26,11 +26,11 @@ def say(message: str) -> None:
 
 
 class Health:
-    """Decides whether the measurements can be trusted. `reason` says why they cannot; it is None if they can.
+    """Decides whether the measurements can be trusted. `reason` states why not, and is None if they can.
 
-    A reason passed to `found` holds until there have been STEPS sound steps in a row. A reason passed to `noted`
-    concerns a single step of a job that may be sound, such as the short last step of an epoch. If most of the last
-    STEPS steps have such a reason, it is treated as found. After `stop` no step is sound any more.
+    `found` sets the reason, which holds until STEPS sound steps in a row have passed. `noted` is for a fault that a
+    sound job may have in a few steps, such as the short last step of an epoch. If most of the last STEPS steps have the
+    same fault, the caller passes it to `found`. The reason that `stop` sets holds forever.
     """
 
     def __init__(self) -> None:

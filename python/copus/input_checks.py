@@ -78,8 +78,8 @@ class InputChecks:
         )  # fmt: skip
 
     def _conclude(self, kind: str, steps: int, text: str) -> bool:
-        """Records the objection of a block of this many steps. If the block has none, withdraws the earlier objection
-        of this kind if that block was not longer."""
+        """Records the objection of a block of this many steps. If the block has no objection, withdraws the earlier
+        objection of this kind, unless that objection came from a longer block."""
         if text:
             self._objections[kind] = steps, text
         elif kind in self._objections and steps >= self._objections[kind][0]:

@@ -1,5 +1,5 @@
-// The Python module copus._core: makes the room `adviser`, the fits of short branches, and noise scales in dual norms
-// available in Python, as Python's own types.
+// The Python module copus._core. It gives Python access to the room `adviser`, to the fits of short branches, and to
+// noise scales in dual norms. Results are plain Python types.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

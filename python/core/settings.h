@@ -7,7 +7,7 @@
 
 namespace copus {
 
-// Throws UserError that names a key that is missing, unknown or of another type.
+// Throws UserError that names a key that is missing, unknown or of the wrong type.
 AdviserSettings adviser_settings_of(const nanobind::dict& settings);
 
 }  // namespace copus

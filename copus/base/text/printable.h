@@ -12,7 +12,7 @@ namespace copus {
 // are indented by two spaces, so that a name in a file cannot look like the beginning of another message.
 std::string printable(std::string_view text);
 
-// The same for text that is printed by itself, such as a model's output: its lines are not indented.
+// The same for text that is printed on lines of its own, such as a model's output: its lines are not indented.
 std::string printable_lines(std::string_view text);
 
 }  // namespace copus

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long to wait for a process to end whose parent has died.
+// How long to wait for the end of a process whose parent has died.
 constexpr std::chrono::seconds patience(10);
 constexpr std::chrono::milliseconds between_looks(20);
 
@@ -232,8 +232,8 @@ std::vector<std::string> ExperimentDirectory::prepare(const ExperimentRun& run) 
   RunConfig config = config_of(run);
   keep_mask_of_earlier_runs(config);
   if (state(run) == ExperimentRunState::interrupted && may_go_on(config) && changes_of(run, config).empty()) {
-    // If all checkpoints of a run are damaged, the run is not restarted, which would overwrite them. Instead `copus
-    // train` refuses to start and names them.
+    // If all checkpoints of a run are damaged, the run is not restarted, because a restart would overwrite them.
+    // Instead `copus train` refuses to start and names the checkpoints.
     const UsableCheckpoint newest = open_newest_usable(directory / "checkpoints");
     if (newest.checkpoint || !newest.damage.empty()) return {"train", "--resume", "--run-dir", directory.string()};
   }

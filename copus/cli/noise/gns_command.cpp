@@ -85,7 +85,7 @@ Samples open_samples_of_model(const GnsOptions& options, const StoredModel& mode
   return {std::move(dataset), options.sequence_length, 0};
 }
 
-// Opens the samples that the run would train on next, or those of --data.
+// Opens the samples that the run would train on next, or the samples of --data.
 Samples open_samples_of_run(const GnsOptions& options, const StoredModel& model, const TrainingState& state) {
   const std::string source = (model.directory() / "config.toml").string();
   const RunConfig config = parse_run_config(*model.run_config(), source);

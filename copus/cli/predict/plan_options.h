@@ -22,8 +22,8 @@ std::vector<int64_t> parse_global_batches(std::string_view text);
 // Inserts a batch, unless it is already there, into a plan's batches, which stay in ascending order.
 void add_batch(std::vector<int64_t>& global_batches, int64_t batch);
 
-// Reads a number of tokens, also for --tokens of `copus simulate`: "1T", "300B", "2.5M", "15e12". Throws UserError for
-// any other text.
+// Reads a number of tokens, for `copus plan` and for --tokens of `copus simulate`: "1T", "300B", "2.5M", "15e12".
+// Throws UserError for any other text.
 int64_t parse_tokens(std::string_view text);
 
 // Returns the number of GPUs to plan for. `asked` is the value of --gpus, or 0 if not given. Throws UserError if
@@ -37,7 +37,7 @@ void check_can_be_planned(const ClusterDescription& cluster, const std::string& 
 void check_plot(const std::filesystem::path& path, const std::vector<int64_t>& global_batches);
 
 // Returns the program that --system names. Throws UserError for an unknown name, with the nearest known name. Also
-// throws UserError if another program than Copus is combined with options for Copus alone: a precision other than bf16,
+// throws UserError if a program other than Copus is combined with options for Copus alone: a precision other than bf16,
 // or a profile, which is always measured with Copus.
 PlannedSystem planned_system(const std::string& name, const std::string& precision,
                              const std::filesystem::path& profile);

@@ -23,7 +23,8 @@ using std::chrono::steady_clock;
 // kernels. With NCCL's default, up to 32 thread blocks each, not even four communicators would fit.
 constexpr int message_ctas = 8;
 // Sizes in the warm-up of collectives: the bytes of a member's smallest part, the factor between sizes, and the largest
-// size. Larger vectors use the same algorithm as the largest size, for which memory is always available.
+// size. Vectors that are larger still use the algorithm of the largest size, and memory for vectors of the largest size
+// is always available.
 constexpr int64_t smallest_part_bytes = 4;
 constexpr int64_t warm_up_growth = 8;
 constexpr int64_t largest_warm_up_bytes = int64_t{256} << 20;

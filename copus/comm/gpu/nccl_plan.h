@@ -1,6 +1,6 @@
 // Plans which NCCL communicators a job opens and closes, and in what order. Every rank computes the plan for all ranks
-// by itself, with the same result. NCCL requires this: all ranks take part in each split, and a rank with another order
-// would wait forever.
+// by itself, with the same result. NCCL requires this: all ranks take part in each split, and a rank with a different
+// order would wait forever.
 #pragma once
 
 #include <compare>

@@ -24,7 +24,7 @@ struct Fault {
   bool operator==(const Fault&) const = default;
 };
 
-// Throws UserError if the text has another form.
+// Throws UserError if the text is not in this form.
 std::vector<Fault> parse_faults(std::string_view text);
 
 // Injects a fault into this process if the environment requests one at this place.

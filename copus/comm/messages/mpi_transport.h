@@ -1,6 +1,6 @@
 // Sends one group's messages over MPI. All groups use MPI_COMM_WORLD, each with its own tags, because making a
 // communicator would wait for the other members. MPI collectives are not used, because they need a communicator for
-// each group and would sum in another order.
+// each group and would sum in a different order.
 #pragma once
 
 #include <cstdint>

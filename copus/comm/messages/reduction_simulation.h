@@ -33,8 +33,8 @@ class ReductionSimulation {
   ReductionSimulation(const MessageCosts& costs, TakeIn take_in, std::function<double()> delay = {})
       : costs_(costs), take_in_(std::move(take_in)), delay_(std::move(delay)) {}
 
-  // Reduces values of `bytes` in messages and returns the final values of each member. A member begins when it has
-  // finished the previous reduction.
+  // Reduces the members' values, and returns the final values of each member. Every message has `bytes` bytes. A member
+  // begins as soon as it has finished its part of the previous call.
   std::vector<Values> run(std::vector<Values> values, int64_t bytes) {
     const int64_t size = std::ssize(values);
     peers_.resize(size);

@@ -41,8 +41,8 @@ struct TcpRank {
 
 class TcpHealth final : public HeartbeatHealth {
  public:
-  // `door`: the listening socket for child ranks, if there are any. From now on the door admits ranks, so its address
-  // may be published.
+  // `door`: the socket on which this rank listens for its child ranks; empty if this rank has no child ranks. The
+  // constructor begins to admit child ranks, so the socket's address may be published afterwards.
   TcpHealth(const TcpRank& self, std::optional<TcpDoor> door);
   TcpHealth(const TcpHealth&) = delete;
   TcpHealth& operator=(const TcpHealth&) = delete;

@@ -15,8 +15,8 @@ struct TcpPlace {
 std::string to_text(const TcpPlace& place);
 
 // Parses the text in which a process published its address. Throws UserError, which names the owner as `whose`, if the
-// text has another form: another job or program probably uses the same meeting place. The error does not quote the
-// text, which may contain a secret.
+// text is not in the expected form: another job or program probably uses the same meeting place. The error does not
+// quote the text, which may contain a secret.
 TcpPlace read_place(const std::string& text, const std::string& whose, bool with_token);
 
 }  // namespace copus

@@ -188,7 +188,7 @@ int64_t bytes_of_kept(const std::vector<KeptArena>& kept) {
 
 // Returns the size of an arena, which is the same on all ranks. It is the first of these values that exists: the size
 // of the ranks' own arenas, the size of the kept arenas, the largest addresses_per_rank() of any machine. `bytes` is
-// the size of this rank's arena (0 if it has none yet). Kept arenas of another size are not used.
+// the size of this rank's arena (0 if it has none yet). Kept arenas of a different size are not used.
 int64_t agree_on_bytes(World& world, const std::vector<int64_t>& machines, int64_t bytes,
                        const std::vector<KeptArena>& kept) {
   std::array<int64_t, 3> largest{bytes, bytes_of_kept(kept),
@@ -268,7 +268,7 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   for (const auto& [owner, offers] : exchange_offers(world, processes, machines, mine)) {
     const Offer& right = offers.front();
     if (owner == process_ || failures > 0 || known_by_keeper.contains(owner)) continue;
-    // A newcomer whose first attempt to join was interrupted may have made a new arena since.
+    // A new process whose first attempt to join was interrupted may have made a new arena since.
     if (const auto known = others_.find(owner); known != others_.end() && is_file(known->second.file.number(), right)) {
       continue;
     }
@@ -285,8 +285,8 @@ bool StateArena::map_others(World& world, const std::vector<int64_t>& processes,
   return failures == 0;
 }
 
-// Maps the arenas of ended processes, also where this rank already maps one: a process that loaded its state again
-// before it ended had a newer arena.
+// Maps the arenas of ended processes. If this rank already maps a different arena of such a process, replaces the
+// mapping: the process made a new arena when it loaded its state again, before it ended.
 std::set<int64_t> StateArena::map_kept(const std::vector<KeptArena>& kept) {
   std::set<int64_t> owners;
   for (const KeptArena& one : kept) {

@@ -52,21 +52,23 @@ struct KeptArena {
 // text that describes its content.
 class StateArena {
  public:
-  // Makes the arena of this rank. Every rank of `world` calls this, and maps the arenas of all ranks on its machine.
-  // `processes` gives the number of each rank's process, by default its rank. `machines` gives the machine of each
-  // rank; if empty, all ranks are on one machine. `kept` must be the same on all ranks of a machine; kept arenas that
-  // cannot be opened are skipped. This reserves addresses, not memory.
+  // Makes the arena of this rank, and maps the arenas of all ranks on its machine. Every rank of `world` must call
+  // this. `processes[r]` is the number of rank r's process, and `machines[r]` is its machine. Without `processes` the
+  // number is the rank; without `machines` all ranks are on one machine. `kept` lists arenas of ended processes that
+  // are also mapped, and must be the same on all ranks of a machine. Kept arenas that cannot be opened are skipped.
+  // Joining reserves addresses, not memory.
   //
-  // If one rank cannot map an arena of its machine (ranks on several machines without `machines`, a limit on
-  // addresses), returns null on all ranks; state then travels in messages.
+  // Returns null on all ranks if any rank cannot map an arena of its machine. This happens if a limit on addresses is
+  // too low, or if `machines` is missing although there are several machines. State then travels in messages.
   static std::unique_ptr<StateArena> join(World& world);
   static std::unique_ptr<StateArena> join(World& world, const std::vector<int64_t>& processes,
                                           const std::vector<int64_t>& machines = {},
                                           const std::vector<KeptArena>& kept = {});
-  // Joins the ranks of a later epoch. Ranks that have an arena call this; newcomers, which have none, call join() with
-  // the same arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps the arenas of
-  // ended processes that are in `kept`, and arenas that one of these ranks still had mapped; an arena in `kept` takes
-  // precedence. Existing mappings do not move. If one rank cannot map another rank's arena, returns false on all ranks.
+  // Joins the ranks of a later epoch. Ranks that have an arena call this; new processes call join() with the same
+  // arguments. Afterwards every rank maps the arenas of all ranks on its machine. It also maps the arenas of ended
+  // processes that are in `kept`, and the arenas that a rank on its machine still had mapped. If both offer the same
+  // arena, the one in `kept` is mapped. Existing mappings do not move. If one rank cannot map another rank's arena,
+  // returns false on all ranks.
   bool rejoin(World& world, const std::vector<int64_t>& processes, const std::vector<int64_t>& machines = {},
               const std::vector<KeptArena>& kept = {});
   // Unmaps all arenas except this process' own and those of `processes`.

@@ -1,6 +1,6 @@
-// Rotary embedding and activations. Every element is read and written once, the minimum of memory traffic. For rotary
-// embedding these are 4 bytes per rotated element of bfloat16. A thread also reads the angles, 8 bytes per pair, once
-// for eight heads; they come from the caches.
+// Rotary embedding and activations. Every element is read once and written once, which is the least possible memory
+// traffic. Rotary embedding in bfloat16 thus moves 4 bytes per rotated element. Each thread also reads the angles, 8
+// bytes per pair of elements. It reads them once for eight heads, and usually from a cache.
 #pragma once
 
 #include "copus/model/gpu/device_code.h"

@@ -225,9 +225,8 @@ void muon_(const at::Tensor& master, const at::Tensor& average, const at::Tensor
 // Returns first_weight * first + second_weight * second for flat tensors of equal length.
 at::Tensor weighted_sum(const at::Tensor& first, double first_weight, const at::Tensor& second, double second_weight);
 
-// Returns a matrix with the singular vectors of `matrix` [m, n] but other singular values: the polynomials are applied
-// to the singular values of matrix / |matrix| (Frobenius norm). Computes in `dtype`; the result has the dtype of
-// `matrix`.
+// Returns a matrix with the singular vectors of `matrix` [m, n]. Its singular values are the polynomials of the
+// singular values of matrix / |matrix| (Frobenius norm). Computes in `dtype`; the result has the dtype of `matrix`.
 at::Tensor map_singular_values(const at::Tensor& matrix, std::span<const QuinticPolynomial> polynomials,
                                at::ScalarType dtype);
 

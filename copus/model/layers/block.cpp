@@ -43,7 +43,8 @@ Block::Block(const ParameterStore& parameters, int64_t layer, const BlockDescrip
   if (block.norms.output != nullptr) output_norm_.emplace(parameters, of_layer + block.norms.output);
   input_layers_ = join_linear(parameters, prefix, block.inputs);
   output_layer_ = join_linear(parameters, prefix, {block.output});
-  // Ranks sum their results, so only the first rank adds the bias. Every rank computes the whole gradient of the bias.
+  // Ranks sum their results, so only the first rank adds the bias. But every rank computes the full gradient of the
+  // bias.
   if (tensor_parallel.rank() > 0) output_layer_.bias.reset();
 }
 

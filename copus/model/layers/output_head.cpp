@@ -61,9 +61,10 @@ at::Tensor OutputHead::backward(ResidualStream stream, const at::Tensor& targets
   return norm_.backward(gradient, norm.sum, norm.statistics, {}, at_once);
 }
 
-// Adds the losses of all rows of `hidden` [rows, hidden]. If `hidden_gradient` is defined, also adds the head's weight
-// gradient and writes the gradient of `hidden` (with tensor parallelism, this rank's term of the sum over ranks). Each
-// chunk's logits are overwritten by their gradient, and then freed.
+// Adds the losses of all rows of `hidden` [rows, hidden] to `loss_sum`. If `hidden_gradient` is defined, also
+// accumulates the head's weight gradient, and writes the gradient of `hidden` to `hidden_gradient`. With tensor
+// parallelism, this is only this rank's term of the gradient, which is a sum over ranks. Each chunk's logits are
+// overwritten by their gradient, and then freed.
 void OutputHead::token_losses(const at::Tensor& hidden, const at::Tensor& targets, double loss_scale,
                               const at::Tensor& loss_sum, const at::Tensor& hidden_gradient) const {
   const int64_t rows = hidden.size(0);

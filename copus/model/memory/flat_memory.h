@@ -1,5 +1,5 @@
 // Flat tensors whose memory is allocated and freed while views of them exist. With ZeRO-2 and 3 a rank keeps only its
-// shard of a bucket; its tensor for the whole bucket has memory only while in use.
+// shard of a bucket; its tensor for the unsharded bucket has memory only while the bucket is in use.
 #pragma once
 
 #include <ATen/core/Tensor.h>

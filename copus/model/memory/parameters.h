@@ -1,7 +1,7 @@
 // The model's state: compute weight, fp32 master weight and fp32 main gradient of every parameter. One contiguous
 // buffer per decoder layer (a bucket) holds them, so that optimizer, norms and reductions run over flat memory. With
-// ZeRO a rank keeps a shard of each bucket. Whole gradients (from stage 2 on) and whole weights (stage 3) then have
-// memory only while they are in use.
+// ZeRO a rank keeps a shard of each bucket. Unsharded gradients (from stage 2 on) and unsharded weights (stage 3) then
+// have memory only while they are in use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,9 +47,9 @@ struct Bucket {
   // The weights and gradients that this rank keeps between steps: `weight` and `gradient` or, if ZeRO shards them, this
   // rank's shards (`weight` and `gradient` are then flat_without_memory).
   at::Tensor kept_weight, kept_gradient;
-  // The elements shard_begin .. shard_end that this rank updates: the whole bucket, or with ZeRO its shard. The shards
-  // are views of the kept tensors. `master` is a view of `weight_shard` if compute and master dtype are equal. All
-  // three are undefined if `weight` is, because there is nothing to update.
+  // The elements shard_begin .. shard_end that this rank updates: the unsharded bucket, or with ZeRO its shard. The
+  // shards are views of the kept tensors. `master` is a view of `weight_shard` if compute and master dtype are equal.
+  // All three are undefined if `weight` is, because there is nothing to update.
   at::Tensor weight_shard, gradient_shard, master;
   int64_t shard_begin = 0, shard_end = 0;
   int64_t size() const { return gradient.numel(); }
@@ -76,7 +76,7 @@ class ParameterStore {
   const Parameter& find(const std::string& name) const;  // throws InternalError if missing
   const Parameter* find_tied_copy() const;               // null if missing
 
-  // Returns a parameter's master weights, a view with the shape of its box. This rank must update the whole parameter.
+  // Returns a parameter's master weights, a view with the shape of its box. This rank must update the entire parameter.
   at::Tensor master(const Parameter& parameter) const;
 
   // Returns views over parameters that are stored back to back.

@@ -152,9 +152,10 @@ class NormTestPolicy : public NormTestingPolicy {
 // candidate.
 //
 // Both policies use one rule. They differ in how much of a worker's gradient can be measured, and therefore in the
-// layouts that they allow (check_run_config). If every rank keeps its whole gradient until the reduction, small_batch
-// is a worker's part of the batch, and variance_of_batch_gradient is exactly the variance between workers. If gradients
-// are reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is an estimate.
+// layouts that they allow (check_run_config). If every rank keeps its unsharded gradient until the reduction,
+// small_batch is a worker's part of the batch, and variance_of_batch_gradient is exactly the variance between workers.
+// If gradients are reduced after each micro-batch, small_batch is each worker's first micro-batch, and the variance is
+// an estimate.
 class WorkerNormPolicy : public NormTestingPolicy {
  public:
   using NormTestingPolicy::NormTestingPolicy;

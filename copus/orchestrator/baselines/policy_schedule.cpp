@@ -117,12 +117,11 @@ class LateSwitchPolicy : public ProgressPolicy {
 // time the schedule has fallen to 1/a, the rate falls only to 1/sqrt(a), and the batch grows by a factor of a (a cut).
 //
 // The paper states this rule for any a, with a constant rate between two cuts. Here a = 2, so each batch is the first
-// batch times a power of two. The rate is
-//   r(B_0) lr 2^-k sqrt(B / B_0),
-// with B_0 the first batch, r(B_0) the factor that [optimizer] gives for B_0, and k the number of cuts. For B = B_0 2^k
-// this is 2^(-k/2) of the first rate, as in the paper. Two cases are not in the paper. First, if B_0 2^k is not among
-// the candidates, the run has another batch B, and the square root adjusts the rate to B. Second, in the largest batch,
-// which cannot grow, the rate falls again in proportion to the schedule. The warm-up does not count as a fall.
+// batch times a power of two. The rate is r(B_0) lr 2^-k sqrt(B / B_0), with B_0 the first batch, r(B_0) the factor
+// that [optimizer] gives for B_0, and k the number of cuts. For B = B_0 2^k this is 2^(-k/2) of the first rate, as in
+// the paper. Two cases are not in the paper. First, if B_0 2^k is not among the candidates, the run uses a different
+// batch B, and the square root adjusts the rate to B. Second, in the largest batch, which cannot grow, the rate falls
+// again in proportion to the schedule. The warm-up does not count as a fall.
 class SeesawPolicy : public ProgressPolicy {
  public:
   explicit SeesawPolicy(const JobConfig& config)

@@ -38,8 +38,8 @@ struct Decision {
   std::string policy;
   Configuration current;
   std::optional<double> noise_scale, noise_scale_low, noise_scale_high, critical_batch;
-  // Learning rate and schedule phase of the latest step. Fraction of the updates since the previous decision whose
-  // gradient was clipped; empty if there was no update.
+  // `learning_rate`, `phase`: of the latest step. `clipped_share`: of all updates since the previous decision, the
+  // fraction with a clipped gradient; empty if there was no update.
   std::optional<double> learning_rate;
   std::optional<SchedulePhase> phase;
   std::optional<double> clipped_share;

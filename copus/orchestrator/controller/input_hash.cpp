@@ -13,7 +13,7 @@ namespace copus {
 namespace {
 constexpr size_t most_words = 1024;
 
-// The first letters of a field's symbol. They identify the field, also after other fields were added.
+// The first letters of a field's symbol. They still identify the field after other fields have been added.
 int64_t name_as_word(const ConfigurationField& field) {
   uint64_t word = 0;
   for (size_t i = 0; i < sizeof(word) && field.symbol[i] != 0; ++i) {

@@ -12,9 +12,9 @@ namespace copus {
 
 // Chooses a configuration for at most `ranks` ranks (at least 1) that keeps the global batch of `current`. The result
 // may have any layout that [adapt] allows, on any number of these ranks (search_space_of). It must be feasible and, if
-// the devices' memory is described, fit into it. The configuration with the fewest predicted seconds per step wins,
-// corrected by `knowledge`; among equals, the configuration on most ranks wins. `current` is not preferred, even if it
-// fits the ranks exactly. If `is_preferred` accepts some of these configurations, only they are considered. Empty if
+// the devices' memory is described, fit into it. The configuration with the fewest seconds per step wins, as predicted
+// and corrected by `knowledge`. Among equals, the configuration on most ranks wins. `current` is not preferred, even if
+// it fits the ranks exactly. If `is_preferred` accepts some of these configurations, only they are considered. Empty if
 // there is no such configuration at all.
 //
 // If the cluster's speed is not described, the configuration most similar to `current` wins, by these criteria in

@@ -54,7 +54,7 @@ double LearningRate::warmup_share(const RunProgress& progress) const {
   return std::min(1.0, done / length);
 }
 
-// Share of the run that the decay at its end takes; 0 if there is none.
+// Share of the run that the final decay takes; 0 if there is none.
 double LearningRate::decay_share() const {
   return optimizer_.schedule == LearningRateSchedule::wsd ? as_share(optimizer_.decay_tokens, total_tokens_) : 0;
 }

@@ -32,9 +32,9 @@ FastestByBatch fastest_by_batch(const std::vector<Candidate>& candidates) {
   return fastest;
 }
 
-// Returns the time that a run saves if it uses the best batch in each interval, as a fraction of the time that it needs
-// in the first batch. The critical batch follows one law. If adapt.objective is to spare tokens, batches are excluded
-// whose statistical efficiency is below adapt.least_efficiency times that of the first batch.
+// Returns the time that a run saves if it uses the best batch in each interval, as a fraction of the time that the run
+// needs if it keeps the first batch. `law` gives the critical batch. If adapt.objective is to spare tokens, the
+// function ignores batches whose statistical efficiency is below adapt.least_efficiency times that of the first batch.
 double batch_saving(const JobConfig& config, const FastestByBatch& fastest, int64_t first_batch,
                     const TokensLeft& tokens, const EfficiencyLaw& law) {
   const auto tokens_of = [&](int64_t batch) { return static_cast<double>(batch * config.train.sequence_length); };

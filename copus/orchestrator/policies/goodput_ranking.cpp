@@ -13,8 +13,8 @@ namespace copus {
 namespace {
 
 // The statistical efficiency of a sample in a batch of B, at the noise scale phi and at the ends of its interval. At
-// phi itself, the learning rate is the one that the run will have in this batch. At an end of the interval, it is the
-// one that the run would reach if phi were at that end. All are computed once per batch, because a table has thousands
+// phi itself, the learning rate is the rate that the run will have in this batch. At an end of the interval, it is the
+// rate that the run would reach if phi were at that end. All are computed once per batch, because a table has thousands
 // of candidates but few batches.
 class Worths {
  public:

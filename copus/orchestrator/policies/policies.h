@@ -22,9 +22,9 @@ NoiseTrace parse_noise_trace(std::string_view text, const std::string& source);
 
 // Makes the policy of Copus, or the oracle if `truth` gives the true noise scale.
 std::unique_ptr<Policy> make_goodput_policy(const JobConfig& config, std::optional<NoiseTrace> truth);
-// Makes the policy that config.adapt.policy names, one that sets the batch by measurements or never moves.
+// Makes the policy that config.adapt.policy names. The policy must set the batch by measurements, or never move.
 std::unique_ptr<Policy> make_batch_policy(const JobConfig& config);
-// Makes the policy that config.adapt.policy names, one whose batches follow a schedule.
+// Makes the policy that config.adapt.policy names. Its batches must follow a schedule.
 std::unique_ptr<Policy> make_schedule_policy(const JobConfig& config);
 std::unique_ptr<Policy> make_cona_policy(const JobConfig& config);
 std::unique_ptr<Policy> make_paper_policy(const JobConfig& config);
@@ -66,8 +66,8 @@ class BaselinePolicy : public Policy {
 // Finds the candidate in this configuration; null if there is none.
 const Candidate* find_candidate(const std::vector<Candidate>& candidates, const Configuration& configuration);
 
-// Returns the fastest of the accepted candidates whose batch is nearest to `batch` by ratio; null if `allowed` accepts
-// none. If two batches are equally near, the smaller batch is taken.
+// Returns the fastest of the accepted candidates that have the batch nearest to `batch` by ratio; null if `allowed`
+// accepts none. If two batches are equally near, the smaller batch is taken.
 const Candidate* fastest_near(const Situation& situation, double batch, const CandidateFilter& allowed);
 
 }  // namespace copus

@@ -44,8 +44,8 @@ constexpr double share_to_save_by_relayouts = 0.003;
 // Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. The
 // noise scale phi depends on the learning rate (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024, arXiv
 // 2411.00999, disagree on the sign), and the learning rate depends on the batch. So a run could alternate between two
-// batches forever, because in each of them the other one looks better by more than any threshold. The price of a turn
-// rises with every turn that follows soon after another, and falls with the time since. A candidate with a larger gain
+// batches forever, if in each batch the other batch looks better by more than any threshold. The price of a turn rises
+// with every turn that follows soon after another, and falls with the time since. A candidate with a larger gain
 // therefore waits less, and no turn is ruled out for good.
 constexpr double price_of_a_turn = 4;  // times the price of the turn before
 constexpr double quick_turn = 8;       // a turn within this many times patience() follows soon
@@ -234,7 +234,7 @@ class GoodputPolicy : public Policy {
     return is_relayout(candidate, situation) ? situation.pause_seconds(candidate.configuration.strategy) : 0;
   }
 
-  // Whether a candidate has another strategy or micro-batch than the current configuration, and therefore a speed of
+  // Whether a candidate differs from the current configuration in strategy or micro-batch, and therefore has a speed of
   // its own. That speed is known if it was measured in any batch.
   static bool has_own_speed(const Candidate& candidate, const Situation& situation) {
     return is_relayout(candidate, situation) || candidate.configuration.micro_batch != situation.current.micro_batch;
@@ -245,9 +245,10 @@ class GoodputPolicy : public Policy {
     return has_own_speed(candidate, situation) && !candidate.is_layout_measured ? candidate.relative_deviation : 0;
   }
 
-  // Returns the logarithm of the gain at the least favourable phi. This is an end of the interval of phi, because gains
-  // are monotonic in phi. A trial does not show whether a batch is better, so uncertainty about phi must lower the gain
-  // of a move. If both speeds were measured, a difference within their errors is no gain.
+  // Returns the logarithm of the gain at the least favourable phi of phi's interval. That is one end of the interval,
+  // because the gain is monotonic in phi. The caution is needed because a trial does not show whether a batch is
+  // better. If both speeds were measured, also subtracts the standard deviation of their ratio, so that a difference
+  // within the errors of measurement is no gain.
   static double cautious_gain(const Candidate& candidate, const GoodputRanking& ranking, const Situation& situation) {
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
     const double gain = std::log1p(std::min({gains.at_value, gains.at_low, gains.at_high}));
@@ -436,9 +437,9 @@ class GoodputPolicy : public Policy {
     return fastest([&](const Candidate& candidate) { return !is_ruled_out(candidate, situation); });
   }
 
-  // If the current batch wastes tokens, returns the candidate in this layout with the highest Goodput whose batch
-  // wastes none. A batch may waste tokens because the noise scale has fallen, or because a user has forced a large
-  // batch. Null if the current batch wastes no tokens, or if the switch has to wait.
+  // If the current batch wastes tokens, considers the candidates of this layout whose batch wastes no tokens, and
+  // returns the one with the highest Goodput. A batch may waste tokens because the noise scale has fallen, or because a
+  // user has forced a large batch. Null if the current batch wastes no tokens, or if the switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
     if (!waste(ranking.current(), ranking)) return nullptr;
     const Candidate* best = nullptr;

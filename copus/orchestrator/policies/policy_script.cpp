@@ -205,7 +205,7 @@ class ScriptPolicy : public Policy {
 
  private:
   // Updates the factor on the learning rate. A factor belongs to one batch, so the script sets no factor if a switch
-  // failed or led to another batch than in the script.
+  // failed or led to a different batch than the script's.
   void follow(const Situation& situation) {
     const int64_t global_batch = situation.current.global_batch;
     if (global_batch != current_.global_batch) rate_factor_.reset();

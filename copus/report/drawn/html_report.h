@@ -16,7 +16,7 @@ void write_html_report(const std::filesystem::path& run_dir);
 // The same, if the caller has already read the events of decisions.jsonl.
 void write_html_report(const std::filesystem::path& run_dir, std::vector<DecisionEvent> events);
 
-// Writes a page of several runs, in this order, into `file`. Throws UserError like the function above, and if a run is
+// Writes a page of several runs, in this order, into `file`. Throws UserError like the function above, or if a run is
 // named twice. Also throws it for more than 24 runs, because their curves could not be distinguished.
 void write_html_report(const std::vector<std::filesystem::path>& run_dirs, const std::filesystem::path& file);
 

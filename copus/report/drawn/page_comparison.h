@@ -25,7 +25,7 @@ struct ReportedComparison {
   nlohmann::json intervals;
 };
 
-// Reads a results.json. Throws UserError if it cannot be read, is damaged, or has another format or version.
+// Reads a results.json. Throws UserError if it cannot be read, is damaged, or is of a different format or version.
 ReportedComparison read_comparison(const std::filesystem::path& path);
 
 }  // namespace copus

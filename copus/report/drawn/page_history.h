@@ -42,8 +42,8 @@ nlohmann::json held_decisions(const std::vector<DecisionEvent>& events, const st
 
 WebTable switch_table(const std::vector<ReportedSwitch>& switches);
 
-// Returns all decisions and requests that are not in the table of switches, and the changes of ranks, in order. Shows
-// at most `most_rows` decisions not to switch, evenly spread over the run.
+// Returns a table of events in order: the changes of ranks, and all decisions and requests that are not in the table of
+// switches. At most `most_rows` of the decisions not to switch are shown, evenly spread over the run.
 WebTable decision_table(const std::vector<DecisionEvent>& events, size_t most_rows);
 
 }  // namespace copus

@@ -26,8 +26,8 @@ struct WatchedRun {
 
 inline constexpr uint64_t end_of_log_bytes = uint64_t{512} << 10;
 
-// Reads the files of a run, which another process may be writing. Throws UserError if there is no run, and if a part
-// that it reads is damaged.
+// Reads the files of a run, which another process may be writing. Throws UserError if `directory` is not a run's, or if
+// a part that is read is damaged.
 WatchedRun read_watched_run(const std::filesystem::path& directory);
 
 // Draws numbers as a line of blocks of eight heights, scaled from the smallest to the largest value. Each column shows

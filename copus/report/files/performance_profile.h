@@ -39,15 +39,15 @@ struct PerformanceProfile {
 // Writes the file whole or not at all. Throws UserError if that fails.
 void write_profile(const std::filesystem::path& path, const PerformanceProfile& profile);
 
-// Reads a profile. Throws UserError if the file cannot be read, is damaged, or has another version.
+// Reads a profile. Throws UserError if the file cannot be read, is damaged, or is of a different version.
 PerformanceProfile read_profile(const std::filesystem::path& path);
 
 // Describes, for the user, how the subjects of two profiles differ: "hidden_size is 512 there and 768 here". Empty if
 // they are equal.
 std::optional<std::string> difference(const ProfileSubject& there, const ProfileSubject& here);
 
-// Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does,
-// and if the profile has another subject.
+// Reads a profile that a user named and returns its step times for `subject`. Throws UserError as read_profile does, or
+// if the profile has a different subject.
 Knowledge read_knowledge(const std::filesystem::path& path, const ProfileSubject& subject);
 
 // Known step times of a run from earlier measurements.
@@ -58,10 +58,10 @@ struct StepTimeKnowledge {
 
 // Returns the known step times for a run whose precision is not automatic; nothing if the cluster's speed is unknown.
 // They come from the file `own_profile`, which a resumed run has, or otherwise from cluster.profile. An own profile
-// with another subject is ignored, because a run may be resumed on another cluster.
+// with a different subject is ignored, because a run may be resumed on a different cluster.
 //
-// Throws UserError if either profile is damaged. Also throws UserError if cluster.profile has another subject, or if it
-// is set although step times cannot be predicted from the cluster's description.
+// Throws UserError if either profile is damaged. Also throws UserError if cluster.profile has a different subject, or
+// if it is set although step times cannot be predicted from the cluster's description.
 std::optional<StepTimeKnowledge> knowledge_of_run(const RunConfig& config, const std::filesystem::path& own_profile);
 
 }  // namespace copus

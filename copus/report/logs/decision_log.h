@@ -19,7 +19,7 @@
 namespace copus {
 
 // The start of a controller without the knowledge of earlier controllers. This happens at the start of a run, and when
-// the run is resumed with another configuration file.
+// the run is resumed with a different configuration file.
 struct ControllerBegin {
   int64_t step = 0;  // the step after which it begins
   std::string policy;
@@ -29,8 +29,8 @@ struct ControllerBegin {
   std::string file;  // the text of adapt.file
   // The run's current learning rate factor. Empty: the factor with which a run starts in this configuration.
   std::optional<double> rate_factor = {};
-  // The controller's initial state (Controller::restore_state), if the controller continues from the state of the
-  // previous one with changed settings. Otherwise empty.
+  // The state from which the controller starts (Controller::restore_state), if it continues from an earlier
+  // controller's state with changed settings. Otherwise empty.
   std::vector<std::string> state = {};
 };
 

@@ -60,8 +60,8 @@ void check_possible(const AnyConfig& config, const DecisionEvent& event) {
   if (const auto* change = std::get_if<RanksChanged>(&event)) check_possible(config, change->to, event);
 }
 
-// Returns the observation that a record of the run's log describes. Throws UserError if the record's step has another
-// global batch.
+// Returns the observation that a record of the run's log describes. Throws UserError if the record's step has a
+// different global batch.
 Observation observation_in(int64_t global_batch, const StepRecord& record, const AnyConfig& config) {
   const auto refuse = [&](const char* field, double value, const std::string& expected) {
     throw UserError(concat("run.jsonl, the line of step ", record.step, ": \"", field, "\" is ", value, ", expected ",

@@ -46,15 +46,15 @@ struct ReplayedController {
 std::optional<ReplayedController> bring_up_to_date(const AnyConfig& config, const std::vector<StepRecord>& records,
                                                    const std::vector<DecisionEvent>& events, int64_t until_step);
 
-// Compares a replay with the run's log, from the point where the run was last resumed with other settings.
+// Compares a replay with the run's log, from the point where the run was last resumed with changed settings.
 struct Replay {
   int64_t earlier_decisions = 0;  // made under earlier settings, so not replayed
   int64_t decisions = 0;          // equal decisions
   int64_t switches = 0;
   std::optional<ReplayDifference> difference;
 };
-// Replays a run. Throws UserError if the files do not belong together, if the log of decisions is missing, or if lines
-// of run.jsonl are missing that the replay needs.
+// Replays a run. Throws UserError if the files do not belong together, if the log of decisions is missing, or if
+// run.jsonl lacks lines that the replay needs.
 Replay replay(const AnyConfig& config, const std::vector<StepRecord>& records,
               const std::vector<DecisionEvent>& events);
 

@@ -18,7 +18,7 @@ namespace copus {
 
 // Trains like run_training, as one process of a job. A process that joined after the first epoch passes no `plan` and
 // receives it from the other processes. If no process has a plan, `plan_again` makes the plan to resume the run in a
-// directory. The device is the CPU, the clock the real one. Throws UserError like run_training, and if the run cannot
+// directory. The device is the CPU, the clock the real one. Throws UserError like run_training, or if the run cannot
 // recover: no state is left and there is no checkpoint, or ranks fail repeatedly at the same step.
 RunEnd run_healing_training(std::optional<RunPlan> plan,
                             const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,

@@ -435,7 +435,7 @@ class Regrouping {
 
   int64_t machine_of(int64_t member) const { return state_.arena->machine_of(processes_[member]); }
 
-  // Where a share is within the whole weights of a rank that this member acts for.
+  // Where a share is within the unsharded weights of a rank that this member acts for.
   std::span<std::byte> share_in(int64_t rank, int64_t bucket, const BucketOffsets& share) const {
     const auto ended = stood_in_.find(rank);
     const at::Tensor& weight = (ended == stood_in_.end() ? state_.at_rest.mine : ended->second)[bucket].weight;
@@ -607,7 +607,7 @@ class Regrouping {
   int64_t first_with_addresses_ = -1;  // first member that knows the addresses of the whole state
   std::vector<int64_t> actors_;        // by rank of the previous layout: the member that acts for it, or nobody
   std::map<int64_t, std::vector<BucketState>> stood_in_;  // by rank: state of ended ranks for which this member acts
-  bool is_torn_ = false;  // whether whole weights lack shares that no remaining process can provide
+  bool is_torn_ = false;  // whether unsharded weights lack shares that no remaining process can provide
   Regrouped result_;
 };
 

@@ -35,7 +35,7 @@ struct Regrouped {
   bool completed_step = false;  // whether regroup() completed a step that no rank had finished
   double seconds = 0;           // on the slowest rank
   // Hash of the state before the move, for Trainer::check_state once compute weights are derived. Only with
-  // adapt.verify, and if a process on each rank's machine remains.
+  // adapt.verify, and only if a process remains on each rank's machine.
   std::optional<StateHash> hash = {};
 };
 

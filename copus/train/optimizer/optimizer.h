@@ -1,5 +1,5 @@
 // The interface of optimizers. An optimizer keeps slots for every parameter, and updates the flat buckets of a
-// ParameterStore: whole buckets, or with ZeRO this rank's shards.
+// ParameterStore: unsharded buckets, or with ZeRO this rank's shards.
 #pragma once
 
 #include <ATen/core/Tensor.h>

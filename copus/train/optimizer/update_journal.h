@@ -23,9 +23,9 @@ class UpdateJournal {
 
   // Begins update `number`, or continues it if the journal has begun it. Returns the number of completed pieces.
   int64_t begin(int64_t number);
-  // Call this before a piece is changed. If the piece may be half changed already, restores its contents from before
-  // the update; otherwise keeps a copy of them. `parts` is the piece's memory: one range of the master weights and one
-  // of each slot, the same in every call.
+  // Call this before a piece is changed. If the piece may be half changed already, restores the piece's contents from
+  // before the update. Otherwise keeps a copy of the contents. `parts` is the piece's memory: one range of the master
+  // weights and one of each slot, the same in every call.
   void protect(int64_t piece, std::span<const std::span<std::byte>> parts);
   // Records that the piece is changed.
   void done(int64_t piece);

@@ -15,8 +15,8 @@ class StepClock {
  public:
   explicit StepClock(World& world) : world_(world) {}
 
-  // Begins a step. On the rank's clock the step starts at begun_at(), when the ranks agreed on the previous step. So it
-  // includes the time until that step's end(), but not the time in leave_out().
+  // Begins a step. On the rank's clock the step starts at begun_at(), when the ranks agreed on the previous step. So
+  // the step includes the time from that agreement to the previous step's end(), except the time in leave_out().
   void begin() {
     real_begin_ = std::chrono::steady_clock::now();
     world_.health().set_expected_step_seconds(expected_seconds_);

@@ -24,7 +24,7 @@ struct ControllerStart {
 };
 
 // Makes the controller of a run that continues in plan.start from `state`. It is restored from the run's logs if
-// possible; otherwise it is new. Writes nothing. Throws UserError as Controller does, and if adapt.file or a log cannot
+// possible; otherwise it is new. Writes nothing. Throws UserError as Controller does, or if adapt.file or a log cannot
 // be read.
 ControllerStart start_controller(const RunPlan& plan, const TrainingState& state, const Knowledge& known);
 

@@ -1,5 +1,5 @@
-// Rank 0's tasks in a run: it decides, takes the user's commands, and writes the run directory. If rank 0 fails, the
-// new rank 0 takes these tasks over, with what the run's files contain.
+// Rank 0's tasks in a run: it decides, executes the user's commands, and writes the run directory. If rank 0 fails, the
+// new rank 0 takes over these tasks, and continues from the contents of the run's files.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,8 @@ class RunLeader {
 
   // Logs a step of the trainer, decides, and announces to the trainer what ranks must do.
   void log_step(StepRecord record, Trainer& trainer);
-  // Executes the user's commands and keeps the run directory in place; keep_directory() does only the latter.
+  // Executes the user's commands, and then does keep_directory(), which restores a run directory that was deleted or
+  // moved.
   void obey_commands(int64_t step, bool standing, Trainer& trainer);
   void keep_directory();
   // Returns whether a checkpoint should be written as soon as all ranks can, because the run directory was recreated

@@ -334,7 +334,7 @@ void RunLoop::note_lost_calibration(PassedBoundary& passed) {
   if (leader_ && calibration && calibration->step == trainer_.state().step) leader_->log_calibration(*calibration);
 }
 
-// Returns whether a calibration is due that would end before the time limit. This needs a real clock, because other
+// Returns whether a calibration is due and would end before the time limit. This needs a real clock, because other
 // clocks do not show how long branches take.
 bool RunLoop::is_calibration_due() const {
   // Branches read far ahead, where shards may still be missing.
@@ -377,8 +377,9 @@ StopReason RunLoop::reason_to_stop(double longest_step) const {
   return membership_->stop_wanted() ? StopReason::terminate : StopReason::none;
 }
 
-// Returns the expected time to draw the run's page at its end. The time is bounded, because a page reads only a part of
-// a long log. It was 1 s in the only run that was measured, whose process took 0.35 s to start.
+// Returns the expected seconds to draw the run's page when the run ends: at most three times the seconds that this
+// process took to start. The time is bounded, because a page reads only a part of a long log. In the only run that was
+// measured, the process took 0.35 s to start and 1 s to draw.
 double RunLoop::seconds_to_draw() const {
   constexpr double starts = 3;
   return leader_ ? starts * stop_.seconds_to_end() * leader_->output().page_share() : 0;
@@ -393,8 +394,8 @@ bool RunLoop::is_checkpoint_overdue(const PassedBoundary& passed) const {
   return std::chrono::steady_clock::now() - passed.checkpointed_at >= std::chrono::seconds(interval);
 }
 
-// Returns reason_to_stop(), or a reason to leave the step loop for a moment: ranks that join or leave, a checkpoint, a
-// pause.
+// Returns reason_to_stop(), or a reason to leave the step loop for a moment: ranks join or leave, or a checkpoint, a
+// pause or a calibration is due.
 StopReason RunLoop::reason_to_halt(const PassedBoundary& passed) const {
   const StopReason reason = reason_to_stop();
   if (reason != StopReason::none || leader_ == nullptr) return reason;

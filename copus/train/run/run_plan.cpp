@@ -105,8 +105,8 @@ bool overrides_configuration(const std::vector<std::string>& overrides) {
   });
 }
 
-// Settings of batches may be 0, which means train.global_batch. If `now` has another train.global_batch than `then`,
-// such a setting is replaced by the old batch. It is replaced in `then` too, so that no change is reported.
+// Settings of batches may be 0, which means train.global_batch. If `now` and `then` differ in train.global_batch, such
+// a setting is replaced by the old batch. It is replaced in `then` too, so that no change is reported.
 void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(RunConfig&)>& batch) {
   const auto resolved = [&](RunConfig& config) {
     return batch(config) > 0 ? batch(config) : config.train.global_batch;
@@ -116,8 +116,8 @@ void keep_batch(RunConfig& then, RunConfig& now, const std::function<int64_t&(Ru
   batch(then) = resolved(now) == before ? batch(now) : before;
 }
 
-// Keeps the reference batches of a run that continues with another batch. So the learning rate is still scaled from the
-// first batch, and the run ends after the same number of tokens.
+// Keeps the reference batches of a run that continues with a different batch. So the learning rate is still scaled from
+// the first batch, and the run ends after the same number of tokens.
 void keep_batches(RunConfig& then, RunConfig& now) {
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.optimizer.reference_batch; });
   keep_batch(then, now, [](RunConfig& config) -> int64_t& { return config.train.step_batch; });
@@ -143,7 +143,7 @@ void begin_schedule(int64_t consumed_samples, RunPlan& plan) {
 }
 
 // Resumes in the checkpoint's configuration, into which a policy or a command may have moved the run. Does nothing if
-// the user gives another number of ranks, or settings that differ from the run's earlier settings `before`.
+// the user changes the number of ranks, or settings of the run (`before`: the earlier settings).
 void go_on_in_its_configuration(const RunRequest& request, const RunConfig& before, RunPlan& plan) {
   const std::string source = (plan.checkpoint->directory() / "training_state.json").string();
   const TrainingState state = parse_training_state(plan.checkpoint->training_state(), source);
@@ -165,7 +165,7 @@ void go_on_in_its_configuration(const RunRequest& request, const RunConfig& befo
                          "; this cannot change within a run: set it back, or start a new run (another --run-dir)"));
 }
 
-// Throws UserError if the user gives another optimizer. Called first, because otherwise the message would be that
+// Throws UserError if the user gives a different optimizer. Called first, because otherwise the message would be that
 // settings of the run's optimizer are unknown to the other optimizer.
 void refuse_other_optimizer(const RunConfig& then, const std::vector<std::string>& overrides) {
   constexpr std::string_view key = "optimizer.kind";

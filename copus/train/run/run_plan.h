@@ -22,7 +22,7 @@ struct RunRequest {
   bool new_data = false;          // whether the sources of data.train may differ from the earlier ones
   bool dry_run = false;           // whether to report what the run would need, and write nothing
   int64_t trace_steps = 0;        // number of steps to trace in a timeline
-  std::string program = "copus";  // name of the program, in commands that a run suggests at its end
+  std::string program = "copus";  // name of the program, in commands that a run suggests when it ends
   PageWriter write_page = {};     // called at the end of the run; empty: no page
 };
 
@@ -44,7 +44,7 @@ struct RunPlan {
   bool new_data = false;                  // RunRequest::new_data
 };
 
-// A unique run directory for a user who names none, also if several jobs start at the same time.
+// A run directory for a user who names none. It is unique even if several jobs start at the same time.
 class ClaimedDirectory {
  public:
   // Creates the folder `wanted`, or if it exists the first free one of wanted-2, wanted-3, ... Throws UserError.
@@ -67,7 +67,7 @@ class ClaimedDirectory {
 // - for any mistake in the configuration,
 // - for a run directory that is not empty, without `resume`,
 // - if there is nothing to resume, or if a checkpoint is needed and all are damaged,
-// - if a setting differs that may not change within a run.
+// - if a setting that may not change within a run differs.
 RunPlan plan_run(const RunRequest& request);
 
 // Sets `checkpoint` to the run's newest undamaged checkpoint, and sets `damage` and `logged_step`. Throws UserError if

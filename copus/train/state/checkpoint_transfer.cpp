@@ -56,7 +56,7 @@ Stretch inside(const StatePart& part, const std::vector<int64_t>& shape, const P
   const bool is_matrix = part.box.begin.size() == 2;
   const int64_t first_row = is_matrix ? part.box.begin.front() : 0;
   const int64_t first_column = part.box.begin.back(), width = part.box.shape.back();
-  // The number of the box's elements that precede an element of the whole tensor.
+  // The number of the box's elements that precede an element of the unsharded tensor.
   const auto before = [&](int64_t element) {
     const int64_t row = element / row_stride - first_row, column = element % row_stride - first_column;
     const int64_t num_rows = is_matrix ? part.box.shape.front() : 1;

@@ -1,5 +1,6 @@
 // A hash of everything that a move must preserve: weights, the optimizer's slots, counters, and the position in the
-// data. It is a sum over logical elements, so all layouts have the same hash, and so do a checkpoint's whole tensors.
+// data. It is a sum over logical elements, so all layouts have the same hash, and so do a checkpoint's unsharded
+// tensors.
 //
 // The first sum counts each element once. The second sum adds all copies that ranks hold: data-parallel copies,
 // tensor-parallel replicas, both sides of a tied embedding, gathered weights. It subtracts each counted element as
@@ -23,8 +24,8 @@
 
 namespace copus {
 
-// Returns the hash of `values`, a parameter's state from element `first_index` on. The hash of a whole tensor is the
-// sum of the hashes of its ranges.
+// Returns the hash of `values`, a parameter's state from element `first_index` on. The hash of an unsharded tensor is
+// the sum of the hashes of its ranges.
 uint64_t hash_elements(StateKind kind, const std::string& parameter, int64_t first_index,
                        std::span<const float> values);
 

@@ -42,8 +42,8 @@ FoundRecord latest_record(const StateArena* arena, int64_t loaded_in);
 // Returns the latest epoch of loading in any such record; -1 without records.
 int64_t latest_load_on_record(const StateArena* arena);
 
-// Restores `state` from the record. `state` then has the addresses of other processes' state, and no state of its own.
-// Throws InternalError if the recorded weights are not of `dtype`.
+// Restores `state` from the record. Afterwards `state` holds the addresses of the buffers in other processes, and no
+// buffers of this process. Throws InternalError if the recorded weights are not of `dtype`.
 void take_record(std::string_view record, at::ScalarType dtype, SurvivingState& state);
 
 }  // namespace copus

@@ -17,7 +17,7 @@ namespace copus {
 // update. (The optimizer's slots are other kinds of state.)
 std::vector<at::Tensor> master_weights(const ParameterStore& parameters);
 
-// Fills one kind of state from whole tensors, reading only this rank's elements. find(name) returns a parameter's
+// Fills one kind of state from unsharded tensors, reading only this rank's elements. find(name) returns a parameter's
 // tensor, with the parameter's shape and a floating-point type.
 void load_state(const ParameterStore& parameters, const std::vector<at::Tensor>& state,
                 const std::function<const TensorView&(const std::string& name)>& find);

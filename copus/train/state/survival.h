@@ -42,8 +42,8 @@ class Survival {
   // Records that update `number` is complete: the state was loaded.
   void mark_update_complete(int64_t number);
 
-  // The parts of a step, in this order. decide(): this rank has the agreed numbers of step `step`, other ranks may not
-  // have them yet. confirm(): all ranks have these numbers, and no rank has changed a weight yet.
+  // The parts of a step, in this order. decide(): this rank has the agreed numbers of step `step`, but other ranks may
+  // not have them yet. confirm(): all ranks have these numbers, and no rank has changed a weight yet.
   void decide(int64_t step, const StepAgreement& agreed);
   void confirm(const StepAgreement& agreed, const TrainingState& training);
   // Returns the journal that the update must keep; null if it needs none.

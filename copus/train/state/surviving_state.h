@@ -4,8 +4,8 @@
 // Half-done work can always be completed from this state. A step is decided once one rank has the numbers on which all
 // ranks agree. A rank changes its weights only when all ranks have these numbers, and its journal records the progress
 // of the update. A move is decided once one rank knows that all ranks have their part of the new layout. A rank
-// releases the old layout only when all ranks know this. The remaining ranks can therefore find out what was decided
-// and complete it, also for ended ranks.
+// releases the old layout only when all ranks know this. The remaining ranks can therefore find out what was decided,
+// and complete it even for ended ranks.
 //
 // Whenever the progress of training changes, each rank writes it into its arena's record (state_record.h). If all
 // processes have ended, new processes read the progress there.

@@ -17,8 +17,8 @@ double inner_product(const at::Tensor& one, const at::Tensor& other) {
   return one.mul(other).sum(at::kDouble).item<double>();
 }
 
-// Returns the matrix with the same singular vectors whose singular values are all 1. Only singular values that are tiny
-// relative to the largest remain below 1.
+// Returns the matrix with the same singular vectors and with all singular values equal to 1. Only singular values that
+// are tiny relative to the largest one stay below 1.
 at::Tensor orthogonal_factor(const at::Tensor& matrix) {
   constexpr int64_t steps = 12;
   return kernels::map_singular_values(matrix, newton_schulz_polynomials(NewtonSchulz::polar_express, steps),

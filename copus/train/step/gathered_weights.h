@@ -1,6 +1,6 @@
-// Gathers whole weights on ranks that update only their shard. With ZeRO-1 and 2, whole weights are kept: each update
-// starts to gather all buckets, and a bucket's first use waits for its gather. With ZeRO-3 a bucket is whole only while
-// it is in use; its gather overlaps with the computation on the previous bucket.
+// All-gathers weights on ranks that update only their shard. With ZeRO-1 and 2, weights stay unsharded: each update
+// starts to gather all buckets, and a bucket's first use waits for the gather of this bucket. With ZeRO-3 a bucket is
+// unsharded only while it is in use. Gathering a bucket overlaps with the computation on the previous bucket.
 #pragma once
 
 #include <cstdint>
@@ -28,18 +28,18 @@ class GatheredWeights {
   // call it after their shards have changed. Until finish(), read a bucket only after use().
   void start();
 
-  // Waits for all gathers in flight. With ZeRO-1 and 2 all weights are then whole.
+  // Waits for all gathers in flight. With ZeRO-1 and 2 all weights are then unsharded.
   void finish();
 
   // Returns whether weights may be used only in passes (begin, use, release, end): true with ZeRO-3.
   bool needs_passes() const { return is_cut_; }
 
   // Begins a pass that uses these buckets' weights in this order, and starts the first gather. With `keeps` a bucket
-  // stays whole until its last use (as with reshard_after_forward = false); otherwise at most one bucket is gathered in
-  // advance. All ranks that share the weights begin the same passes.
+  // stays unsharded until its last use (as with reshard_after_forward = false); otherwise at most one bucket is
+  // gathered in advance. All ranks that share the weights begin the same passes.
   void begin(std::vector<int64_t> uses, bool keeps);
 
-  // A bucket is whole from use() to release(). Within a pass, calls of use() follow the order given to begin().
+  // A bucket is unsharded from use() to release(). Within a pass, calls of use() follow the order given to begin().
   void use(int64_t bucket);
   void release(int64_t bucket);
 

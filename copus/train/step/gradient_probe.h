@@ -1,7 +1,7 @@
 // Measures, during a step, gradients of batches smaller than the global batch: their squared norms, and for some
-// parameters the gradients themselves. The noise scale is computed from them (copus/statistics). Each parameter's
-// Sharding says which gradients are replicated, partial or tied, so the norms are those of the whole parameter vector
-// in any layout.
+// parameters the gradients themselves. The noise scale is computed from the squared norms (copus/statistics). Each
+// parameter's Sharding says which gradients are replicated, partial or tied, so the norms are those of the whole
+// parameter vector in any layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,9 +53,9 @@ class GradientProbe {
 
   // Ends the step's gradients: waits, in the order of the device's work, for all operations in flight.
   void finish();
-  // Returns this rank's part of the sum over data-parallel ranks of the squared norms of their small-batch gradients,
-  // and resets it. Gradients include the step's loss scale. The sum over all ranks counts every logical element of each
-  // data-parallel rank's gradient once. Call once after each finish(). Waits for the device.
+  // Returns and resets this rank's part of a sum: the squared norms of the small-batch gradients of all data-parallel
+  // ranks, with the step's loss scale. If the parts of all ranks are added, every logical element of each data-parallel
+  // rank's gradient is counted once. Call once after each finish(). Waits for the device.
   ExactSum take();
 
   // Returns the kept gradients in the order of keep(), summed over ranks_kept() data-parallel ranks. Each is flat, in

@@ -22,13 +22,13 @@ namespace copus {
 // Sums follow the order of the ranks. Sums of tied embeddings are embedding + head.
 //
 // With ZeRO-2 and 3 a rank keeps only its shard. Each micro-batch's gradients are reduced separately and added to the
-// shard, so a whole bucket exists only from the beginning of a pass until it is reduced. At most two whole buckets
-// exist at once: one to which a pass adds, and one that is being reduced. With partial parameters, whose sums come
-// first, a third bucket exists.
+// shard, so an unsharded bucket exists only from the beginning of a pass until it is reduced. At most two unsharded
+// buckets exist at once: one to which a pass adds, and one that is being reduced. If there are partial parameters,
+// whose gradients are summed first, a third unsharded bucket exists.
 //
 // With one micro-batch, a tied embedding's two gradients are summed before the reduction, so that the bits are the same
 // as in the other ZeRO stages. With several micro-batches, the shards of the two gradients are summed at the end of the
-// step. This saves memory for whole buckets, and one message between pipeline stages per micro-batch.
+// step. Summing shards saves the memory of unsharded buckets, and one message between pipeline stages per micro-batch.
 class GradientReduction {
  public:
   // All three arguments must outlive this object. `probe` sees each bucket between steps 2 and 3.
@@ -67,7 +67,8 @@ class GradientReduction {
     int64_t bucket;
     Work work;
   };
-  // A whole bucket that is being reduced into this rank's share, or into `addend`, which is then added to the share.
+  // An unsharded bucket that is being reduced into this rank's share, or into `addend`, which is then added to the
+  // share.
   struct Reducing {
     int64_t bucket;
     Work work;

@@ -1,4 +1,4 @@
-// Assembles whole matrices from parts on several ranks on the ranks that own them, and distributes results.
+// Gathers the parts of each matrix on the rank that owns the matrix, and distributes the results.
 #pragma once
 
 #include <ATen/core/Tensor.h>

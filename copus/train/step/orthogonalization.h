@@ -1,4 +1,4 @@
-// Computes Muon's directions, which need whole matrices: assembles each hidden matrix's momentum on one rank,
+// Computes Muon's directions, which need unsharded matrices: assembles each hidden matrix's momentum on one rank,
 // orthogonalises it there, and distributes the result.
 #pragma once
 

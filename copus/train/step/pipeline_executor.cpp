@@ -202,7 +202,7 @@ class PipelineExecutor::Pass : private BucketUse {
   StepRecorder& recorder_;
   std::vector<std::vector<Slot>> slots_;  // by chunk and micro-batch
   at::Tensor losses_;                     // by micro-batch
-  // These describe the current action: its operations that are not charged yet, whether it reads weights, and whether
+  // State of the current action: its operations that are not charged yet, whether the action reads weights, and whether
   // the buckets that it completes are reduced.
   Flops left_{};
   bool uses_weights_ = false;
@@ -228,7 +228,7 @@ at::Tensor PipelineExecutor::run(const Schedule& schedule, const std::vector<Mic
 
 namespace {
 
-// Gathers whole weights for a pass without gradients.
+// Gathers unsharded weights for a pass without gradients.
 class WeightUse final : public BucketUse {
  public:
   explicit WeightUse(GatheredWeights& weights) : weights_(weights) {}

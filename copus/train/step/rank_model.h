@@ -46,7 +46,7 @@ class RankModel {
   // Begins step `step` (from 1): sets the gradients to zero.
   void begin_gradients(const ProbePlan& plan, int64_t step);
 
-  // Computes what needs whole matrices, before the ranks agree on the step: the directions of the update, if the
+  // Computes what needs unsharded matrices, before the ranks agree on the step: the directions of the update, if the
   // optimizer has any, and the dual norms, if `plan` measures them. Returns the dual norms. `squared_norm`: this rank's
   // part of the squared norm of the gradient. Every rank calls it. Once all ranks have agreed on the step, all have
   // their directions; on a GPU the work may still be queued.
@@ -63,7 +63,7 @@ class RankModel {
 
  private:
   std::optional<MatrixExchange> exchange_;              // if exchanges_matrices()
-  std::optional<Orthogonalization> orthogonalization_;  // for optimizers that need whole matrices
+  std::optional<Orthogonalization> orthogonalization_;  // for optimizers that need unsharded matrices
   std::optional<DualMeasurement> dual_;                 // if noise in dual norms is measured
   const int64_t dual_interval_;
   const double clip_norm_;

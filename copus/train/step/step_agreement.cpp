@@ -24,7 +24,7 @@ namespace {
 // Other ranks send zeros in rank 0's fields, so that the sum over ranks has rank 0's values. Rank 0's doubles are sent
 // as their bits.
 
-// Appends an exact sum as integers, whose sums over the ranks are the exact sum over the ranks.
+// Appends an exact sum as integers. Adding these integers over the ranks gives the exact sum over the ranks.
 void append(std::vector<int64_t>& words, const ExactSum& sum) {
   words.insert(words.end(), sum.words().begin(), sum.words().end());
 }

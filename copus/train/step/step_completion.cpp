@@ -23,8 +23,9 @@ int64_t StepCompletion::tokens_per_step(const TrainingState& state) const {
 }
 
 // Returns an update's learning rate: the schedule's rate at its reference batch, times the factor for the current batch
-// (which Goodput also uses), times the optimizer's factor. If time limits the run, the schedule uses rank 0's time, as
-// sent with the step's numbers. No other time is known if another process completes the step after a failure.
+// (which Goodput also uses), times the optimizer's factor. If time limits the run, the schedule uses rank 0's time,
+// which the ranks received with the step's numbers. A process that completes the step of a failed rank knows only this
+// time.
 double StepCompletion::learning_rate(const StepAgreement& agreed, const TrainingState& state,
                                      double optimizer_factor) const {
   const int64_t tokens = state.consumed_tokens + tokens_per_step(state);

@@ -11,7 +11,7 @@
 
 namespace copus {
 
-// Fraction of a branch's samples, at its end, over which the rate falls linearly to zero.
+// The last fraction of a branch's samples, over which the rate falls linearly to zero.
 constexpr double branch_decay = 0.25;
 
 struct Branch {

@@ -169,7 +169,7 @@ double RankSwitch::commit(PendingSwitch& pending, SwitchReport& report) {
   phases.add("building groups", pending.opening_seconds);
   double begin = arrived;
   if (pending.preparation.valid()) {
-    // After the barrier ranks may read each other's whole weights.
+    // After the barrier ranks may read each other's unsharded weights.
     training_.model->weights.finish();
     // The pause begins when the last rank has ended the step, since the others would have waited for it in any case.
     phases.wait_for_all_ranks();

@@ -25,8 +25,8 @@ double step_bytes(const RunConfig& config, const Configuration& configuration, i
 }
 
 std::optional<Obstacle> lack_of_memory(double bytes, const char* what, at::Device device) {
-  // Linux grants more host memory than there is, and a lack shows only when the memory is used. So the need, without
-  // what this process has in its cache, is compared with the available memory.
+  // Linux grants more host memory than exists, and a lack shows only when the memory is used. So the needed bytes,
+  // minus the bytes in this process's cache, are compared with the available memory.
   const DeviceMemory memory = device_memory(device);
   const double fresh = bytes - static_cast<double>(memory.reserved_bytes - memory.used_bytes);
   const bool is_promised = !device.is_cpu() || fresh <= static_cast<double>(available_memory_bytes());

@@ -31,8 +31,8 @@ class Trainer {
   Trainer(const RunConfig& config, const Configuration& configuration, const Dataset& dataset, at::Device device,
           World& world, const std::vector<int64_t>& processes = {}, const std::vector<int64_t>& machines = {});
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world);
-  // Continues from state at rest (regroup.h), whose ranks are those of `world`, after publish_weights() has been called
-  // on all of them. Does not wait for other ranks.
+  // Continues from state at rest (regroup.h). The state must have the same ranks as `world`, and publish_weights() must
+  // have been called on all of them. Does not wait for other ranks.
   Trainer(const RunConfig& config, const Dataset& dataset, at::Device device, World& world, SurvivingState state);
   void publish_weights() { training_.publish_moved_weights(); }
 
@@ -46,14 +46,14 @@ class Trainer {
   // point. This trainer cannot be used afterwards. Empty if the state does not survive.
   std::optional<SurvivingState> leave();
 
-  // Replaces the fresh weights by those of a model file with the same parameters.
+  // Replaces the fresh weights by the weights of a model file with the same parameters.
   void load(const std::map<std::string, TensorView, std::less<>>& weights);
 
   // Continues from a checkpoint in the trainer's own configuration, whatever configuration it was written in. If the
   // layout differs at most in p, v, schedule, ZeRO and recompute, and the batches are the same, later steps are bitwise
-  // equal to the steps of the run that wrote the checkpoint. Throws UserError, naming the field and both values, if
-  // seed, sequence length or data differ from the checkpoint's, and for missing tensors. A trainer that takes new data
-  // reads them from their beginning.
+  // equal to the steps of the run that wrote the checkpoint. Throws UserError if seed, sequence length or data differ
+  // from the checkpoint's (the message names the field and both values), or if tensors are missing. A trainer that
+  // takes new data reads them from their beginning.
   void restore(const Checkpoint& checkpoint, bool takes_new_data = false);
   // Like restore(), for a branch. The branch skips `skipped_samples` of the run's next samples and trains on those that
   // follow. Its first updates take into account that the moments belong to another batch, as after a switch.

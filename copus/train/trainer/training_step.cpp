@@ -74,7 +74,7 @@ ExactSum TrainingStep::measure_norm() {
 }
 
 // Adds this rank's part of the other sums on which the ranks agree. On a GPU, reading the losses waits for the work on
-// whole matrices.
+// unsharded matrices.
 void TrainingStep::add_sums(const StepGradients& gradients, StepReport& report) {
   RankModel& model = *training_.model;
   report.small_squared_norms = gradients.small_squared_norms;

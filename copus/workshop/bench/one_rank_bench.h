@@ -17,10 +17,10 @@ struct OneRankResult {
   int64_t peak_memory_bytes = 0;     // live tensors on the device at the peak of a step
 };
 
-// Trains as rank 0 of the layout, after some warm-up steps. Each step has options.micro_batches micro-batches of this
-// rank. The contributions and messages of other ranks are missing, so only the times are meaningful. Throws UserError
-// for layouts that the model does not allow, for layouts with pipelines, and for layouts with ZeRO-3, whose ranks need
-// the contents of messages.
+// Trains as rank 0 of the layout, and measures `steps` steps after some warm-up steps. In each step this rank runs
+// options.micro_batches micro-batches. Other ranks do not exist and send nothing, so losses and gradients are
+// meaningless. Throws UserError for layouts that the model does not allow. Also throws UserError for layouts with
+// pipelines or ZeRO-3, because a rank of such a layout needs the contents of messages.
 OneRankResult measure_one_rank(const StepBenchOptions& options, const ParallelStrategy& strategy, int64_t steps);
 
 }  // namespace copus

@@ -335,7 +335,7 @@ MachineMeasurements measure_machine(Precision precision, const std::string& devi
   configure_aten(1, world->size());
   const int64_t connection_bytes = world->communicator_bytes();
   // Opens every kind of communicator to measure the cost of each. If there are too few hardware queues for messages,
-  // they are left out, because pipelines could not be trained on this machine anyway.
+  // message communicators are left out, because this machine could not train pipelines anyway.
   GroupUse everyone{.ranks = world->everyone().ranks(),
                     .messages = GroupUse::Messages::line,
                     .exchanges = true,

@@ -1,5 +1,5 @@
-// `copus profile --config`: runs steps of some configurations (cells) with the program itself, and learns from them.
-// Ranks are started for every cell in every round.
+// `copus profile --config`: trains a few steps in each of several configurations (cells), and learns step times from
+// these measurements. Every measurement of a cell starts new ranks.
 #include "copus/workshop/profile/profile_cells.h"
 
 #include <algorithm>
@@ -120,8 +120,9 @@ std::vector<Cell> cells_of(const ProfileOptions& options, const std::vector<Conf
   return cells;
 }
 
-// Runs every cell once in every round, so that a machine whose speed drifts affects all cells. Stores the precision of
-// training in `config`. Throws RanksFailed for a user's mistake, and if the user stops the measurement.
+// Measures every cell once per round, so that a drift of the machine's speed affects all cells alike. Sets the
+// precision in `config` to the one in which the cells trained. Throws RanksFailed if ranks fail because of a user's
+// mistake, or if the user stops the measurement.
 void measure(const ProfileOptions& options, RunConfig& config, std::vector<Cell>& cells) {
   CommandProgress progress("measurements", options.rounds * std::ssize(cells));
   int64_t done = 0;

@@ -51,7 +51,7 @@ double corrected_seconds(const FittedConstants& constants, const StepTimeParts& 
 FittedConstants fit_constants(std::span<const FitSample> samples) {
   // A weak pull towards 1 that decides between constants that fit equally well. It is weaker than any sample's error.
   constexpr double pull_towards_one = 1e-3;
-  // A run whose error is larger is assumed to have another cause; the excess counts only a tenth.
+  // A larger error is assumed to have a different cause; the excess counts only a tenth.
   const double far_off = std::log(1.5);
   const auto error_of = [&](const FittedConstants& constants) {
     double error = 0, weight = 0;

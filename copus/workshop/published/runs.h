@@ -69,9 +69,9 @@ enum class PublishedTable {
 //   the number without.
 // - A recompute cell that is neither none nor full means attention.
 //
-// Throws UserError with line, column and expectation for a missing column, a row with another number of cells, an
-// unterminated quote, and a cell that is not a number as required or is above 10^9 if it must be an integer. Runs too
-// large for a prediction in 64 bits are unusable.
+// Throws UserError, with line, column and expectation, if a column is missing, a row has too few or too many cells, a
+// quote is not terminated, a cell is not a number as required, or an integer is above 10^9. Runs too large for a
+// prediction in 64 bits are unusable.
 std::vector<PublishedRun> parse_published_runs(std::string_view text, PublishedTable table, const std::string& source);
 
 }  // namespace copus

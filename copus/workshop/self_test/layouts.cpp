@@ -24,7 +24,7 @@ constexpr int64_t most_tensor_parallel = 8, most_pipeline_parallel = 8;
 constexpr int64_t head_dim = 8;
 constexpr int64_t steps = 3;
 constexpr double share_of_speeds = 0.2;  // fraction of the time that is kept for the measurements of speed
-// The largest relative differences of losses and norms that rounding in fp32 may cause if sums have another order
+// The largest relative differences of losses and norms that rounding in fp32 may cause if sums are in a different order
 // (docs/design.md, section 6).
 constexpr double most_of_loss = 1e-5, most_of_norm = 1e-3;
 

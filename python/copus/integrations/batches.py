@@ -16,10 +16,10 @@ _DEPTH = 4
 
 
 def sequences_of(batch: Any, depth: int = _DEPTH) -> int | None:
-    """Returns the number of sequences of a micro-batch: the first dimension of the first tensor that has a dimension,
-    or None.
+    """Returns the number of sequences of a micro-batch, or None if the micro-batch has no tensor with a dimension.
 
-    A batch may be a tensor, or tensors in mappings, sequences, dataclasses and other objects' attributes.
+    The number is the first dimension of the first such tensor. A micro-batch may be a tensor, or a mapping, sequence,
+    dataclass or other object that holds tensors.
     """
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.ndim > 0 else None

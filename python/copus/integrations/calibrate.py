@@ -23,10 +23,10 @@ from copus import _core
 _MULTIPLES = (2, 4, 8)
 _FEWEST_UPDATES = 32
 
-# Numbers of samples of the branches in the reference batch (the rungs of the ladder), in eighths of a branch of the
-# largest batch. Branches of smaller batches are as long as some rung. The highest rung is longer than all other
-# branches, so that their losses lie within the ladder even if noise makes a batch appear more efficient than the
-# reference batch.
+# The branches in the reference batch form a ladder. These are their lengths (the rungs), in units of an eighth of the
+# branch in the largest batch. Each branch in other batches is as long as one of the rungs. The highest rung is longer
+# than all other branches. So their losses lie within the ladder even if noise makes a batch appear more efficient than
+# the reference batch.
 _RUNGS = (1, 2, 4, 8, 12)
 
 _NEEDED_REPETITIONS, _MOST_REPETITIONS = 2, 8

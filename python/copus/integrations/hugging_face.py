@@ -4,11 +4,11 @@
     trainer.add_callback(AdviserCallback(trainer, sequence_length=2048, directory="runs/a"))
     trainer.train()
 
-Trainer clips gradients before any callback sees them, and reports their norm to callbacks only at logging steps. So
-this callback takes the norm before clipping from Trainer's call of accelerator.clip_grad_norm_, which Trainer makes in
-every step, even if max_grad_norm is 0. The callback counts the sequences of a micro-batch in Trainer's calls of
-training_step, because neither Trainer's arguments nor a checkpoint say what the data loader returns. It reads the first
-micro-batch's gradient after the backward pass of this micro-batch.
+Trainer clips gradients before callbacks see them, and reports the gradient norm to callbacks only at logging steps. But
+Trainer calls accelerator.clip_grad_norm_ in every step, even if max_grad_norm is 0, and this callback intercepts the
+call to get the norm before clipping. The callback also intercepts Trainer's calls of training_step to count the
+sequences of a micro-batch, because neither Trainer's arguments nor a checkpoint say what the data loader returns. After
+the backward pass of the first micro-batch, the callback reads the gradient.
 """
 
 from __future__ import annotations

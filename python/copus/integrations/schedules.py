@@ -62,7 +62,7 @@ class BatchSchedule:
         for record in _records(pathlib.Path(directory) / "run.jsonl"):
             batch = record["global_batch"]
             if not pieces or batch != pieces[-1][1]:
-                # An incomplete part of an epoch was not counted; the first batch begins at 0 all the same.
+                # An incomplete part of an epoch was not counted; the first batch still begins at 0.
                 pieces.append((record["consumed_samples"] - batch if pieces else 0, batch))
         if not pieces:
             raise ValueError(f"{directory}/run.jsonl holds no step of a run")
@@ -70,9 +70,9 @@ class BatchSchedule:
 
     @classmethod
     def advised(cls, directory: str | pathlib.Path) -> BatchSchedule:
-        """Returns the batches that a run was advised to take, from its decisions.jsonl, whether it took them or not.
+        """Returns the batches that a run's decisions.jsonl advised, whether or not the run used them.
 
-        Raises ValueError if the directory has no decisions.
+        Raises ValueError if decisions.jsonl contains no decisions.
         """
         pieces: list[tuple[int, int]] = []
         for event in _records(pathlib.Path(directory) / "decisions.jsonl"):

@@ -269,8 +269,9 @@ std::set<int64_t> Composition::machines_without(const std::vector<int64_t>& left
   return machines;
 }
 
-// Returns whether the next epoch has to wait for newcomers that can read the memory kept on these machines. Starts
-// newcomers on machines that have none.
+// `machines`: machines that keep the memory of ended ranks. Only new processes on such a machine can read this memory.
+// Starts new processes on machines that have none yet, and returns whether the next epoch has to wait for new
+// processes.
 bool Composition::waits_for_newcomers(const std::set<int64_t>& machines) {
   const auto has = [&](int64_t machine, const auto& one_that) {
     return std::ranges::any_of(

@@ -1,6 +1,7 @@
 // Tracks the membership of a job whose ranks come and go. Composition records which processes are members of the
 // current epoch and which processes are ready for the next one. From these records it decides which actions the
-// launcher must take. Its inputs are events. It uses no processes, sockets or clocks.
+// launcher must take. Its inputs are events. It uses no processes, sockets or clocks. A newcomer is a process that the
+// launcher has started, or is about to start, and that has not been a member of an epoch yet.
 #pragma once
 
 #include <compare>

@@ -327,8 +327,8 @@ void Coordinator::lose_machine(RemoteMachine& machine, const std::string& cause)
   for (const auto& [number, member] : members_) {
     if (member.machine != machine.number()) continue;
     composition_.cannot_be_replaced(number);
-    // Marks all members of the machine as failed before ending any of them. Otherwise, when one has ended, an epoch
-    // could begin that contains another.
+    // Marks all members of the machine as failed before ending any of them. Otherwise, when one of them has ended, an
+    // epoch with another of them could begin.
     const bool takes_part = composition_.rank_of(number) && composition_.is_member(number);
     if (!member.end.ended && takes_part) composition_.fails(number);
   }

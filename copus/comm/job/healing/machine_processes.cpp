@@ -163,8 +163,8 @@ std::vector<News> MachineProcesses::look() {
   for (RankProcess* const process : processes_.reap()) {
     process->errors.forward();
     Member& member = members_.at(process->number);
-    // Reads the process' last messages: if they say that it has left its world, it ended in good order. Its pending
-    // requests are dropped.
+    // Reads the last messages of the ended process, which show whether the process left its world and so ended in good
+    // order. Pending requests of the process are dropped.
     listen_to(process->number, member, news, wishes);
     std::erase_if(wishes, [&](const News& wish) { return std::get<Said>(wish).number == process->number; });
     member.lifeline = Descriptor();

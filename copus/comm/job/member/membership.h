@@ -52,8 +52,8 @@ class Membership {
   // Whether this process was started after the first epoch had begun.
   bool is_newcomer() const { return is_newcomer_; }
 
-  // Returns whether the launcher asks all members to leave this epoch, because a newcomer waits or a member wants to
-  // leave. Rank 0 calls it between two steps. Does not block.
+  // Returns whether the launcher asks all members to leave this epoch, because a new process waits to join or a member
+  // wants to leave. Rank 0 calls it between two steps. Does not block.
   bool regroup_wanted();
   // Returns whether the job should stop, because the launcher received a signal, all members want to leave, or the
   // launcher is silent. A signal to this rank's own process does not count: it concerns only this rank. Call this

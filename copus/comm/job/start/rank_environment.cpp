@@ -271,7 +271,8 @@ void check_no_rank(const Variables& variables) {
     variables.required_integer("SLURM_PROCID", 0, most_ranks, because);
     if (!is_one_of_several) variables.required_integer("SLURM_STEP_NUM_TASKS", 2, most_ranks, because);
   }
-  // torchrun also reads its options from PET_* variables, which Kubernetes sets. "1:4" is a range of machine counts.
+  // torchrun also reads its options from PET_* variables, which Kubernetes sets. "1:4" is a range of numbers of
+  // machines.
   if (const auto nodes = variables.text("PET_NNODES"); nodes && *nodes != "1" && *nodes != "1:1") {
     throw UserError(
         concat("the environment variable PET_NNODES (", *nodes, ") describes a job of several machines, and ",
