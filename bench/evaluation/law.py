@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ramps of the batch that measure nothing: for `adapt.policy = "steps"`, from a published law and `copus plan`.
 
-    bench/evaluation/law.py MODEL CLUSTER GPUS SEQUENCE_LENGTH TOKENS BATCH... [--critical BATCH]
+    bench/evaluation/law.py MODEL CLUSTER GPUS SEQUENCE_LENGTH TOKENS BATCH... [--critical BATCH] [--space SPACE]
 
 Prints the settings of a run of so many tokens that follows the ramp, for `copus simulate` or an arm of `copus compare`.
 TOKENS is a number such as 1e10; batches are in sequences.
@@ -25,8 +25,15 @@ import subprocess
 EXPONENT = 0.462
 FIRST_TOKENS = 1e6  # the law says nothing about earlier tokens
 GROWTH = 1.02  # tokens from one point of the ramp to the next
-LAYOUT = ("data_parallel", "tensor_parallel", "pipeline_parallel", "sequence_parallel", "zero_stage", "recompute",
-          "micro_batch")
+LAYOUT = ("data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages", "schedule", "sequence_parallel",
+          "zero_stage", "recompute", "micro_batch")
+# What `copus plan` may choose: the space of starts/, and the two of the experiments in this folder.
+SPACES = {
+    "starts": ["--schedule", "1f1b", "--recompute", "none", "--sp", "0", "1"],
+    "wide": ["--schedule", "1f1b", "interleaved", "zb-h1", "--sp", "0", "1"],
+    "narrow": ["--schedule", "1f1b", "--recompute", "none", "--sp", "0"],
+}
+MOST_VIRTUAL_STAGES = 4
 
 
 def critical_tokens(tokens: float) -> float:
@@ -35,15 +42,17 @@ def critical_tokens(tokens: float) -> float:
 
 
 def planned_seconds(program: str, job: dict, batches: list[int]) -> dict:
-    """Returns the predicted seconds of a step by layout and batch, with ZeRO 0 or 1 and without recomputation."""
-    command = [program, "plan", "--json", "--top", "1000000", "--precision", "bf16", "--schedule", "1f1b",
-               "--recompute", "none", "--zero", "0", "1", "--sp", "0", "1", "--model", job["model"],
+    """Returns the predicted seconds of a step by layout and batch, with ZeRO 0 or 1, in the job's space."""
+    command = [program, "plan", "--json", "--top", "1000000", "--precision", job.get("precision", "bf16"),
+               "--zero", "0", "1", *SPACES[job.get("space", "starts")], "--model", job["model"],
                "--cluster", job["cluster"], "--gpus", str(job["gpus"]),
                "--sequence-length", str(job["sequence_length"]), "--global-batch", ",".join(map(str, batches))]
     plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     seconds = {}
     for batch in plan["batches"]:
         for layout in batch["layouts"]:
+            if layout["virtual_stages"] > MOST_VIRTUAL_STAGES:
+                continue
             of_layout = seconds.setdefault(tuple(layout[key] for key in LAYOUT), {})
             of_layout[batch["global_batch"]] = layout["step_seconds"]
     return seconds
@@ -97,9 +106,12 @@ def main() -> None:
         parser.add_argument(name, type=kind)
     parser.add_argument("batches", type=int, nargs="+")
     parser.add_argument("--critical", type=float, help="the critical batch at the end of the run")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--space", choices=SPACES, default="wide")
     parser.add_argument("--program", default="build/copus")
     options = parser.parse_args()
-    job = {key: getattr(options, key) for key in ("model", "cluster", "gpus", "sequence_length")}
+    keys = ("model", "cluster", "gpus", "sequence_length", "precision", "space")
+    job = {key: getattr(options, key) for key in keys}
     print("\n".join(law_settings(options.program, job, options.batches, options.tokens, options.critical)))
 
 

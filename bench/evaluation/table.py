@@ -5,8 +5,10 @@ comparison that README.md in this folder declares.
     bench/evaluation/table.py arms RESULTS ARM   every arm: loss at the end, and time to the final target beside ARM's
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
     bench/evaluation/table.py steps DIRECTORY    loss at the end, and beside constant batches in as many steps
-    bench/evaluation/table.py primary DIRECTORY ARM STATIC [OTHER...]
-                                                 time to STATIC's loss at its end: ARM's beside STATIC's and OTHER's
+    bench/evaluation/table.py times DIRECTORY STATIC
+                                                 every arm's time to STATIC's loss at its end, seed by seed, as JSON
+    bench/evaluation/table.py primary TIMES ARM STATIC [OTHER...]
+                                                 these times: ARM's beside STATIC's and OTHER's
 
 A saving is 1 - time / time of the other arm, with geometric means over the seeds. Baselines of the paper are fixed
 batches and CBS in either layout (arXiv 2604.26687). Rivals with the wide space are compared only with wide arms.
@@ -249,36 +251,47 @@ def seconds_to(loss: float, run: pathlib.Path) -> float | None:
     return None
 
 
-def print_primary(directory: pathlib.Path, arm: str, static: str, others: list[str]) -> None:
-    """Compares, seed by seed, the times to the loss that `static` has at its end. The primary comparison is `arm` with
-    `static`. The secondary comparisons, of `arm` with each other arm, are adjusted by Holm's method."""
+def times_to_loss_of(directory: pathlib.Path, static: str) -> dict:
+    """Returns the loss that `static` has at its end, seed by seed, and each arm's seconds to this loss."""
     results = json.loads((directory / "results.json").read_text())
     ran = {result["name"]: result["arm"] for result in results["results"]}
-    if missing := [name for name in (arm, static, *others) if ran.get(name) is None]:
-        sys.exit(f"{directory} has no arm {missing[0]}")
-    if len(others) > 3:
-        sys.exit("there are at most three secondary comparisons")
+    if ran.get(static) is None:
+        sys.exit(f"{directory} has no arm {static}")
 
     def of_seed(name: str, seed: int) -> pathlib.Path:
         return directory / "runs" / ran[name] / f"seed-{seed}"
 
     ends = {seed: json.loads((of_seed(static, seed) / "summary.json").read_text()) for seed in results["seeds"]}
-    times = {name: [seconds_to(end["held_out_loss"], of_seed(name, seed)) for seed, end in ends.items()]
-             for name in (arm, *others)}
-    times[static] = [end["train_seconds"] for end in ends.values()]
-    logarithms = {name: [log_ratio(mine, other) for mine, other in zip(times[arm], times[name])]
+    seconds = {name: [seconds_to(end["held_out_loss"], of_seed(name, seed)) for seed, end in ends.items()]
+               for name in ran if name != static}
+    seconds[static] = [end["train_seconds"] for end in ends.values()]
+    losses = [end["held_out_loss"] for end in ends.values()]
+    return {"static": static, "seeds": list(ends), "losses": losses, "seconds": seconds}
+
+
+def print_primary(times: dict, arm: str, static: str, others: list[str]) -> None:
+    """Prints the primary comparison, `arm` over `static`, and `arm` over each other arm, with Holm's adjustment of
+    these secondary comparisons. `times` are those of `times_to_loss_of`."""
+    seconds = times["seconds"]
+    if missing := [name for name in (arm, static, *others) if name not in seconds]:
+        sys.exit(f"there are no times of an arm {missing[0]}")
+    if static != times["static"]:
+        sys.exit(f"these are times to the loss of {times['static']}")
+    if len(others) > 3:
+        sys.exit("there are at most three secondary comparisons")
+    logarithms = {name: [log_ratio(mine, other) for mine, other in zip(seconds[arm], seconds[name])]
                   for name in (static, *others)}
     adjusted = holm([signed_rank_p(logarithms[name]) for name in others])
     print("| comparison | median of the ratios (95 %) | missed | p |")
     print("|---|---|---|---|")
     for name, p in zip((static, *others), (signed_rank_p(logarithms[static]), *adjusted)):
         kind = "primary" if name == static else "secondary, Holm"
-        missed = f"{times[arm].count(None)} and {times[name].count(None)} of {len(ends)}"
+        missed = f"{seconds[arm].count(None)} and {seconds[name].count(None)} of {len(times['seeds'])}"
         print(f"| {arm} / {name}, {kind} | {median_text(logarithms[name])} | {missed} | {p:.4f} |")
 
 
 def main() -> None:
-    least = {"arms": 4, "gains": 3, "steps": 3, "primary": 5}
+    least = {"arms": 4, "gains": 3, "steps": 3, "times": 4, "primary": 5}
     if len(sys.argv) < 2 or len(sys.argv) < least.get(sys.argv[1], len(sys.argv) + 1):
         sys.exit(__doc__)
     if sys.argv[1] == "arms":
@@ -286,7 +299,9 @@ def main() -> None:
     elif sys.argv[1] == "steps":
         print_steps(pathlib.Path(sys.argv[2]))
     elif sys.argv[1] == "primary":
-        print_primary(pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
+        print_primary(json.loads(pathlib.Path(sys.argv[2]).read_text()), sys.argv[3], sys.argv[4], sys.argv[5:])
+    elif sys.argv[1] == "times":
+        print(json.dumps(times_to_loss_of(pathlib.Path(sys.argv[2]), sys.argv[3]), indent=1))
     else:
         print_gains([pathlib.Path(path) for path in sys.argv[2:]])
 

@@ -98,9 +98,12 @@ class Primary(unittest.TestCase):
                 self.write_run(directory / f"runs/law/seed-{seed}", [(10, 5), (100, 2.1)])
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                table.print_primary(directory, "copus", "static", ["law"])
+                times = table.times_to_loss_of(directory, "static")
+                table.print_primary(json.loads(json.dumps(times)), "copus", "static", ["law"])
             with self.assertRaises(SystemExit):
-                table.print_primary(directory, "copus", "static-32", [])
+                table.times_to_loss_of(directory, "static-32")
+            with self.assertRaises(SystemExit):
+                table.print_primary(times, "copus", "law", [])
         rows = printed.getvalue().splitlines()[2:]
         # Ranks are six times 3.5 and 7. Of 128 signs, 2 * 23 have a sum of at least 21 on one side.
         self.assertEqual(rows[0], "| copus / static, primary | 0.800 (0.800 to inf) | 1 and 0 of 7 | 0.3594 |")

@@ -110,6 +110,16 @@ std::vector<double> targets_of(const Setting& setting) {
   return targets;
 }
 
+// Reads a key that is true or false; false if it is not given.
+bool switch_of(const Setting& root, const char* key) {
+  const Setting* const setting = root.find(key);
+  if (!setting) return false;
+  if (setting->kind != Setting::Kind::boolean) {
+    reject(*setting, key, " must be true or false, got ", describe(*setting));
+  }
+  return std::get<bool>(setting->value);
+}
+
 ExperimentArm arm_of(const Setting& table, const std::string& source) {
   if (table.kind != Setting::Kind::table) {
     reject(table, "arm must be a table, [[arm]], got ", describe(table));
@@ -133,6 +143,17 @@ void check_seeds(const Experiment& experiment, const std::string& source) {
                            " is in both seeds and screening_seeds; an arm that was chosen ",
                            "on a seed looks too good on it: give others"));
   }
+}
+
+void check_draws(const Experiment& experiment, const std::string& source) {
+  if (!experiment.draw_per_seed) return;
+  std::vector<std::string> settings = experiment.set;
+  for (const ExperimentArm& arm : experiment.arms) settings.insert(settings.end(), arm.set.begin(), arm.set.end());
+  const bool is_set = std::any_of(settings.begin(), settings.end(),
+                                  [](const std::string& one) { return one.starts_with("cluster.truth_seed="); });
+  if (!is_set) return;
+  throw UserError(concat(source, ": set has cluster.truth_seed, and with draw_per_seed = true it is the seed of each ",
+                         "run; leave one of them out"));
 }
 
 void check_names(const Experiment& experiment, const std::string& source) {
@@ -232,20 +253,17 @@ std::vector<ExperimentArm> Experiment::arms_of(std::string_view group) const {
 
 Experiment parse_experiment(std::string_view toml_text, const std::string& source) {
   const Setting root = read_settings(toml_text, source, {});
-  reject_other_keys(root, "of an experiment",
-                    {"base", "set", "seeds", "screening_seeds", "targets", "final_loss", "reference", "arm"});
+  reject_other_keys(
+      root, "of an experiment",
+      {"base", "set", "seeds", "screening_seeds", "draw_per_seed", "targets", "final_loss", "reference", "arm"});
   Experiment experiment;
   experiment.base = text_of(needed(root, "base", source, "the run configuration that all arms begin with"));
   experiment.set = settings_of(root);
   experiment.seeds = seeds_of(needed(root, "seeds", source, "the seeds that each arm runs with, such as [1, 2, 3]"));
   if (const Setting* screening = root.find("screening_seeds")) experiment.screening_seeds = seeds_of(*screening);
   if (const Setting* targets = root.find("targets")) experiment.targets = targets_of(*targets);
-  if (const Setting* final_loss = root.find("final_loss")) {
-    if (final_loss->kind != Setting::Kind::boolean) {
-      reject(*final_loss, "final_loss must be true or false, got ", describe(*final_loss));
-    }
-    experiment.final_loss = std::get<bool>(final_loss->value);
-  }
+  experiment.draw_per_seed = switch_of(root, "draw_per_seed");
+  experiment.final_loss = switch_of(root, "final_loss");
   experiment.reference =
       text_of(needed(root, "reference", source, "the arm or group that the others are compared with"));
   const Setting& arms = needed(root, "arm", source, "what is compared, each arm as a table [[arm]]");
@@ -256,6 +274,7 @@ Experiment parse_experiment(std::string_view toml_text, const std::string& sourc
                            "final_loss = true"));
   }
   check_seeds(experiment, source);
+  check_draws(experiment, source);
   check_names(experiment, source);
   check_reference(experiment, source);
   return experiment;
@@ -266,6 +285,7 @@ RunConfig run_config_of(const Experiment& experiment, std::string_view base_text
   std::vector<std::string> overrides = experiment.set;
   overrides.insert(overrides.end(), arm.set.begin(), arm.set.end());
   overrides.push_back(concat("train.seed=", seed));
+  if (experiment.draw_per_seed) overrides.push_back(concat("cluster.truth_seed=", seed));
   try {
     return parse_run_config(base_text, experiment.base, overrides);
   } catch (const UserError& error) {
@@ -286,6 +306,10 @@ void check_arms_are_comparable(const Experiment& experiment, std::string_view ba
     if (!experiment.targets.empty() && config.evaluate.interval == 0 && config.evaluate.interval_tokens == 0) {
       complain("is only evaluated at its end, so that nobody knows when it reaches a target; set ",
                "evaluate.interval_tokens");
+    }
+    if (experiment.draw_per_seed && (!config.cluster.is_modelled() || config.cluster.truth_layout_error == 0)) {
+      complain("has no layout errors that each seed could draw, and draw_per_seed is true; leave it out, or set ",
+               "cluster.clock=modelled and cluster.truth_layout_error for all arms");
     }
     if (!first) first = config;
     for (const std::string& key : differing_keys(*first, config)) {

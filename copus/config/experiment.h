@@ -23,6 +23,7 @@ struct Experiment {
   std::vector<std::string> set;          // settings of all arms; an arm's own settings override them
   std::vector<int64_t> seeds;            // train.seed of the compared runs, the same for each arm
   std::vector<int64_t> screening_seeds;  // train.seed of the runs that choose the fastest arm of each group
+  bool draw_per_seed = false;            // whether each run's cluster.truth_seed is its train.seed
   std::vector<double> targets;           // held-out losses, nats per token
   bool final_loss = false;               // whether to compare the held-out losses at the end of the runs
   std::string reference;                 // the arm or group with which the others are compared
@@ -44,7 +45,8 @@ RunConfig run_config_of(const Experiment& experiment, std::string_view base_text
                         int64_t seed);
 
 // Throws UserError if the arms' results cannot be compared: text, sequence length, clock, the clock's job or cluster,
-// or the held-out sample differ, or no run measures the requested held-out losses.
+// or the held-out sample differ, or no run measures the requested held-out losses. Also if each seed has a draw of
+// layout errors of its own, but the runs have no such errors.
 void check_arms_are_comparable(const Experiment& experiment, std::string_view base_text, const std::string& source);
 
 }  // namespace copus

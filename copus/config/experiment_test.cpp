@@ -169,6 +169,31 @@ TEST(Experiment, TheModelledClockIsOfOneJob) {
   expect_other_times(modelled, "cluster.truth_seed=2", "cluster.truth_seed");
 }
 
+TEST(Experiment, EachSeedMayDrawItsOwnLayoutErrors) {
+  const std::string errors = concat(modelled, "\", \"cluster.truth_layout_error=0.07");
+  const auto drawn = [](const std::string& settings) {
+    return replaced(replaced(screened, "train.max_steps=40", clocked(settings)), "targets",
+                    "draw_per_seed = true\ntargets");
+  };
+  const Experiment experiment = parse_experiment(drawn(errors), "e.toml");
+  EXPECT_TRUE(experiment.draw_per_seed);
+  check_arms_are_comparable(experiment, experiment_base, "e.toml");
+  for (const ExperimentArm& arm : experiment.arms) {
+    for (const int64_t seed : {1, 2, 11}) {
+      EXPECT_EQ(run_config_of(experiment, experiment_base, arm, seed).cluster.truth_seed, seed);
+    }
+  }
+  const Experiment shared = parse_experiment(with_arm(errors, "optimizer.lr=0.01"), "e.toml");
+  EXPECT_EQ(run_config_of(shared, experiment_base, shared.arms[0], 1).cluster.truth_seed,
+            run_config_of(shared, experiment_base, shared.arms[0], 2).cluster.truth_seed);
+
+  expect_refused("targets", "draw_per_seed = 1\ntargets", {"draw_per_seed must be true or false, got 1"});
+  expect_refused(screened, drawn(concat(errors, "\", \"cluster.truth_seed=3")),
+                 {"cluster.truth_seed", "leave one of them out"});
+  expect_refused(screened, drawn(modelled), {"arm \"fixed-8\" has no layout errors", "cluster.truth_layout_error"});
+  expect_refused(screened, drawn("cluster.clock=virtual"), {"arm \"fixed-8\" has no layout errors"});
+}
+
 TEST(Experiment, OnTheModelledClockArmsMayBelieveOtherClusters) {
   const std::string with_truth = concat(modelled, "\", \"cluster.truth=h100-sxm");
   expect_comparable(with_truth, "cluster.rails=1");

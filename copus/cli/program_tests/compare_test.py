@@ -4,6 +4,7 @@ Usage: compare_test.py PATH_TO_COPUS [unittest options]. The runs use the virtua
 every machine. With COPUS_KILL_ROUNDS=50 the kill test kills 50 times (5 times without).
 """
 
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import unittest
 
 from program_test_support import COPUS, KILL_ROUNDS, MODELLED_CLOCK, TIMEOUT, WITH_TORCH, ProgramTest
@@ -128,7 +130,8 @@ class Mistakes(CompareTest):
                 ("train.global_batch=16", "train.globl_batch=16", ["arm \"batch-16\"", "global_batch"]),
                 ("train.global_batch=16", "train.micro_batch=8", ["evaluate.max_batches x train.micro_batch"]),
                 ("train.global_batch=16", "cluster.teraflops_per_rank=1", ["another cluster.teraflops_per_rank"]),
-                ("evaluate.interval_tokens=1024", "train.clip_norm=1", ["evaluate.interval_tokens"])]:
+                ("evaluate.interval_tokens=1024", "train.clip_norm=1", ["evaluate.interval_tokens"]),
+                ("seeds", "draw_per_seed = true\nseeds", ["arm \"batch-8\" has no layout errors", "cluster.clock"])]:
             self.write("e.toml", EXPERIMENT)
             self.change(old, new)
             self.assert_mistake(*says)
@@ -223,6 +226,17 @@ class Comparisons(CompareTest):
         results = json.loads(self.results())
         self.assertEqual(results["groups"][0]["chosen"], "rate-high")
         self.assertEqual([result["arm"] for result in results["results"]], ["rate-high", "middle"])
+
+    def test_each_seed_may_have_its_own_layout_errors(self):
+        self.write_run("run.toml", steps=30, more=MODELLED)
+        self.change("seeds", "draw_per_seed = true\nseeds")
+        self.assert_compared()
+        self.assertTrue(json.loads(self.results())["draw_per_seed"])
+        for arm, seed in itertools.product(("batch-8", "batch-16"), (1, 2, 3)):
+            run = tomllib.loads((self.folder / f"c/runs/{arm}/seed-{seed}/config.toml").read_text())
+            self.assertEqual(run["cluster"]["truth_seed"], seed)
+        self.change("draw_per_seed = true", "draw_per_seed = false")
+        self.assert_mistake("cluster.truth_seed", "--dir")
 
     def test_what_is_done_cannot_be_changed(self):
         self.assert_compared()

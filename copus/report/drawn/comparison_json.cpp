@@ -98,11 +98,17 @@ std::string to_json(const Experiment& experiment, const Comparison& comparison) 
                       {"reason", choice.reason},
                       {"screened", to_value(experiment, choice.arms)}});
   }
-  const ResultJson object{{"format", "copus-comparison"},  {"version", 1},
-                          {"base", experiment.base},       {"set", experiment.set},
-                          {"seeds", experiment.seeds},     {"screening_seeds", experiment.screening_seeds},
-                          {"targets", experiment.targets}, {"reference", experiment.reference},
-                          {"groups", std::move(groups)},   {"results", to_value(experiment, comparison.results)}};
+  const ResultJson object{{"format", "copus-comparison"},
+                          {"version", 1},
+                          {"base", experiment.base},
+                          {"set", experiment.set},
+                          {"seeds", experiment.seeds},
+                          {"screening_seeds", experiment.screening_seeds},
+                          {"draw_per_seed", experiment.draw_per_seed},
+                          {"targets", experiment.targets},
+                          {"reference", experiment.reference},
+                          {"groups", std::move(groups)},
+                          {"results", to_value(experiment, comparison.results)}};
   return json_text(object, 2) + '\n';
 }
 

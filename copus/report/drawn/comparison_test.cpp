@@ -172,6 +172,7 @@ TEST(Comparison, FieldNames) {
                                  "set",
                                  "seeds",
                                  "screening_seeds",
+                                 "draw_per_seed",
                                  "targets",
                                  "reference",
                                  "groups",
