@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Prints the table of inside.md from the rows in data/inside.
+"""Prints the table of inside.md from the rows in data/FOLDER.
 
-Usage: inside_summary.py
+Usage: inside_summary.py [FOLDER], by default inside
 """
 
 import json
 import pathlib
 import statistics
+import sys
 
-DATA = pathlib.Path(__file__).parent / "data/inside"
+DATA = pathlib.Path(__file__).parent / "data" / (sys.argv[1] if len(sys.argv) > 1 else "inside")
 
 
 def rows_of(group: str, budget: str, policy: str = "copus") -> dict[int, dict]:

@@ -233,8 +233,6 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, co
            .noise_drift = is_by_prior ? draws.log_uniform(0.05, 0.4) : 0,
            .stalled_steps = is_by_prior ? draws.log_uniform(0.5, 8) : 0,
            .branch_error = branches.log_uniform(0.08, 0.3),
-           .is_higher_rate_better = branches.uniform() < 0.5,
-           .loss_of_other_rate = branches.log_uniform(0.02, 1),
            .spread = spread,
            .end = end},
           number,

@@ -160,9 +160,7 @@ class SimulatedTraining {
       ++calibration.branches;
       if (branch.batch == batch) continue;
       const double error = common_error + world_.branch_error * std::sqrt(0.5) * draws_.normal();
-      const bool is_at_best_rate = (branch.rate_exponent > 0) == world_.is_higher_rate_better;
-      const double logarithm =
-          std::log((truth + batch) / (truth + larger)) + error - (is_at_best_rate ? 0 : world_.loss_of_other_rate);
+      const double logarithm = std::log((truth + batch) / (truth + larger)) + error;
       if (logarithm < std::log(1.0 / 8) || logarithm > std::log(12.0 / 8)) continue;  // not within the ladder
       efficiencies.values.push_back({.batch = larger,
                                      .rate_exponent = branch.rate_exponent,

@@ -27,8 +27,6 @@ struct SimulatedWorld {
   double noise_drift = 0;
   double stalled_steps = 0;  // the progress of so many steps is lost at a change of the batch
   double branch_error = 0;   // standard deviation of a branch's ln SE; half of its variance is common to all branches
-  bool is_higher_rate_better = false;  // whether branches of a larger batch are better at a higher learning rate
-  double loss_of_other_rate = 0;       // loss of ln SE at the worse learning rate
   NormSpread spread;
   ScenarioEnd end;
   std::vector<double> milestones = {};  // progress values, ascending, at which the run's time is recorded

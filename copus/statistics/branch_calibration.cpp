@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <numbers>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -131,15 +128,6 @@ class Fit {
   size_t count_;
 };
 
-// Returns by how much the mean of the larger of two normal variables exceeds the larger of their means (Clark 1961).
-// The means differ by `difference` >= 0, and the difference of the variables has the standard deviation `deviation`.
-double gain_of_the_larger(double difference, double deviation) {
-  const double ratio = difference / deviation;
-  const double density = std::exp(-ratio * ratio / 2) / std::sqrt(2 * std::numbers::pi);
-  const double beyond = std::erfc(ratio / std::numbers::sqrt2) / 2;
-  return deviation * density - difference * beyond;
-}
-
 }  // namespace
 
 BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcomes, double reference_batch) {
@@ -224,31 +212,22 @@ std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencie
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
                                                      double reference_batch, int64_t repetitions) {
   COPUS_CHECK(batch > reference_batch && reference_batch > 0 && repetitions > 0, batch, ", ", reference_batch);
-  const auto count = static_cast<double>(repetitions);
-  std::map<double, std::vector<double>> by_exponent;
+  double sum = 0;
+  int64_t count = 0;
   for (const BranchEfficiency& value : efficiencies.values) {
-    if (value.batch == batch) by_exponent[value.rate_exponent].push_back(value.logarithm);
+    if (value.batch != batch) continue;
+    sum += value.logarithm;
+    ++count;
   }
-  std::vector<double> means;
-  for (const auto& [exponent, values] : by_exponent) {
-    if (std::ssize(values) < repetitions) continue;
-    means.push_back(std::accumulate(values.begin(), values.end(), 0.0) / count);
-  }
-  if (means.empty()) return std::nullopt;
-  std::ranges::sort(means, std::greater<>());
-  double logarithm = means.front();
-  constexpr double common = 0.5, own = 0.5;  // shares of the variance
-  if (means.size() > 1) {
-    const double deviation = branch_error * std::sqrt(2 * own / count);  // of the difference of two means
-    logarithm -= gain_of_the_larger(means[0] - means[1], deviation);
-  }
-  const double efficiency = std::exp(logarithm);
+  if (count < repetitions) return std::nullopt;
+  const double efficiency = std::exp(sum / static_cast<double>(count));
   if (efficiency * batch <= reference_batch || efficiency >= 1) return std::nullopt;
   const double critical = (efficiency * batch - reference_batch) / (1 - efficiency);
   // By how much ln SE changes with ln B_c.
   const double slope = critical * (1 / (critical + reference_batch) - 1 / (critical + batch));
   constexpr double largest_deviation = 1;
-  const double deviation = branch_error * std::sqrt(common + own / count) / slope;
+  constexpr double common = 0.5, own = 0.5;  // shares of the variance
+  const double deviation = branch_error * std::sqrt(common + own / static_cast<double>(count)) / slope;
   if (deviation > largest_deviation) return std::nullopt;
   return BranchCriticalBatch{critical, deviation};
 }

@@ -84,16 +84,15 @@ struct BranchCriticalBatch {
   double deviation = 0;  // standard deviation of its logarithm
 };
 
-// Standard deviation of the difference between ln SE from the branches of one repetition and ln SE from whole runs. The
-// root mean square difference was 0.12 and 0.20 on the two models of bench/efficiency/sandwich.md. Half of the variance
-// is assumed to be common to all repetitions.
-inline constexpr double branch_error = 0.15;
+// Standard deviation of the difference between ln SE from the branches of one repetition and ln SE from whole runs. Its
+// root mean squares were 0.15 and 0.23 on the two models of bench/efficiency/sandwich.md. Half of the variance is
+// assumed to be common to all repetitions.
+inline constexpr double branch_error = 0.19;
 
 // Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c. SE is the efficiency of
-// the branches of batch B at their best rate, as geometric mean over `repetitions`. The largest of several noisy means
-// is too large on average; this excess (Clark 1961) is subtracted. A rate with a branch whose loss is beyond the ladder
-// is left out. Empty if no rate is left, or if the branches only bound B_c: SE is not between B_ref / B and 1, or ln
-// B_c has a standard deviation above 1.
+// the branches of batch B: the geometric mean over `repetitions`, each with one such branch. Empty if a branch is
+// beyond its ladder, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
+// deviation above 1.
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
                                                      double reference_batch, int64_t repetitions);
 

@@ -136,60 +136,40 @@ TEST(BestRateExponent, IsTheMostEfficientWithThoseThatAreNoWorse) {
   EXPECT_EQ(*best, (Estimate{0.25, 0.25, 0.5}));
 }
 
-BranchEfficiencies efficiencies_of(double batch, const std::vector<std::pair<double, double>>& by_exponent) {
+// One branch in this batch for each efficiency, in repetitions of their own.
+BranchEfficiencies efficiencies_of(double batch, const std::vector<double>& all) {
   BranchEfficiencies efficiencies;
-  for (const auto& [exponent, efficiency] : by_exponent) {
-    efficiencies.values.push_back({batch, exponent, 0, std::log(efficiency)});
+  for (const double efficiency : all) {
+    efficiencies.values.push_back({batch, 0.5, std::ssize(efficiencies.values), std::log(efficiency)});
   }
   return efficiencies;
 }
 
-TEST(CriticalBatchOf, SolvesForTheBestRate) {
+TEST(CriticalBatchOf, SolvesForTheCriticalBatch) {
   const double truth = 40, batch = 64;
   const double efficiency = (truth + reference) / (truth + batch);
-  const auto found =
-      critical_batch_of(efficiencies_of(batch, {{0, efficiency}, {0.5, 0.2 * efficiency}}), batch, reference, 1);
+  const auto found = critical_batch_of(efficiencies_of(batch, {efficiency}), batch, reference, 1);
   ASSERT_TRUE(found);
-  EXPECT_NEAR(found->value, truth, 1e-6) << "the other rate is far behind";
+  EXPECT_NEAR(found->value, truth, 1e-6);
   // A change of ln SE by the error changes ln B_c by the deviation.
   const double more = truth * std::exp(1e-4 * found->deviation);
   EXPECT_NEAR(std::log((more + reference) / (more + batch) / efficiency), 1e-4 * branch_error, 1e-8);
 }
 
 TEST(CriticalBatchOf, RepetitionsNarrowTheIntervalToWhatTheyShare) {
-  BranchEfficiencies four = efficiencies_of(64, {{0, 0.4}, {0, 0.42}, {0, 0.38}, {0, 0.4}});
-  for (int64_t i = 0; i < 4; ++i) four.values[static_cast<size_t>(i)].repetition = i;
-  const auto one = critical_batch_of(efficiencies_of(64, {{0, 0.4}}), 64, 8, 1),
-             of_four = critical_batch_of(four, 64, 8, 4);
+  const auto one = critical_batch_of(efficiencies_of(64, {0.4}), 64, 8, 1),
+             of_four = critical_batch_of(efficiencies_of(64, {0.4, 0.42, 0.38, 0.4}), 64, 8, 4);
   ASSERT_TRUE(one && of_four);
   EXPECT_NEAR(of_four->deviation / one->deviation, std::sqrt(0.5 + 0.5 / 4), 0.01);
-}
-
-// The better of two rates that are equally good looks too good by chance.
-TEST(CriticalBatchOf, TheBetterOfTwoRatesIsNotTakenAtItsWord) {
-  std::mt19937 random(3);
-  std::normal_distribution<double> error(0, branch_error / std::sqrt(2));
-  const double truth = 100, batch = 64, logarithm = std::log((truth + reference) / (truth + batch));
-  double sum = 0, taken_at_its_word = 0;
-  constexpr int draws = 4000;
-  for (int run = 0; run < draws; ++run) {
-    const double a = logarithm + error(random), b = logarithm + error(random);
-    const auto found =
-        critical_batch_of(efficiencies_of(batch, {{0, std::exp(a)}, {0.5, std::exp(b)}}), batch, reference, 1);
-    taken_at_its_word += (std::max(a, b) - logarithm) / draws;
-    const double efficiency = found ? (found->value + reference) / (found->value + batch) : std::exp(std::max(a, b));
-    sum += (std::log(efficiency) - logarithm) / draws;
-  }
-  EXPECT_GT(taken_at_its_word, 0.05);
-  EXPECT_LT(std::abs(sum), 0.7 * taken_at_its_word);
+  EXPECT_NEAR(of_four->value, one->value, 0.01 * one->value);
 }
 
 TEST(CriticalBatchOf, BranchesThatOnlyBoundItShowNone) {
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 1.01}}), 64, 8, 1)) << "a larger batch loses nothing";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 0.97}}), 64, 8, 1)) << "too flat to tell";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 0.12}}), 64, 8, 1)) << "samples count for nothing";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {{0, 0.5}}), 64, 8, 1)) << "of another batch";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {{0, 0.5}}), 64, 8, 2)) << "one branch was beyond its ladder";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {1.01}), 64, 8, 1)) << "a larger batch loses nothing";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.97}), 64, 8, 1)) << "too flat to tell";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.12}), 64, 8, 1)) << "samples count for nothing";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {0.5}), 64, 8, 1)) << "of another batch";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2)) << "one branch was beyond its ladder";
 }
 
 TEST(LogDeviation, AnEndOfTheRangeIsNoEndOfTheInterval) {

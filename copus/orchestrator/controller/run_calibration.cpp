@@ -6,6 +6,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text/units.h"
+#include "copus/orchestrator/learning_rate/rate_rule.h"
 
 namespace copus {
 
@@ -44,7 +45,7 @@ std::vector<BranchOutcome> branches_of(const CalibrationRequest& request) {
   };
   for (int64_t repetition = 0; repetition < request.repetitions; ++repetition) {
     for (const int64_t rung : rungs) add(request.batch, 0, samples * rung / eighth, repetition);
-    for (const double exponent : {0.0, 0.5}) add(branch_batch_of(request.batch), exponent, samples, repetition);
+    add(branch_batch_of(request.batch), request.rate_exponent, samples, repetition);
   }
   return branches;
 }
@@ -77,6 +78,7 @@ RunCalibrations::RunCalibrations(const JobConfig& config)
                    config.noise_scale.critical_updates == 0 &&
                    std::ranges::find(config.adapt.hold_in, SchedulePhase::main) == config.adapt.hold_in.end()),
       budget_(config.adapt.advise ? 0 : config.adapt.explore_budget),
+      rate_exponent_(rate_rule_of(config).exponent),
       sequence_length_(static_cast<double>(config.train.sequence_length)) {}
 
 std::optional<CalibrationRequest> RunCalibrations::due(const Observation& latest, int64_t batch,
@@ -92,7 +94,10 @@ std::optional<CalibrationRequest> RunCalibrations::due(const Observation& latest
   const double budget = budget_ * (latest.elapsed_seconds + latest.seconds_left) - seconds_;
   const double repetitions = std::floor(budget / static_cast<double>(most_calibrations - count_) / seconds);
   if (!std::isfinite(budget) || repetitions < 1) return std::nullopt;
-  return CalibrationRequest{batch, std::min(most_repetitions, static_cast<int64_t>(repetitions)), budget};
+  return CalibrationRequest{.batch = batch,
+                            .repetitions = std::min(most_repetitions, static_cast<int64_t>(repetitions)),
+                            .rate_exponent = rate_exponent_,
+                            .most_seconds = budget};
 }
 
 void RunCalibrations::add(const RunCalibration& calibration) {

@@ -21,15 +21,16 @@ inline constexpr int64_t branch_held_out_samples = 512;
 struct CalibrationRequest {
   int64_t batch = 0;  // the run's
   int64_t repetitions = 0;
-  double most_seconds = 0;  // the unspent part of adapt.explore_budget; no further branch begins after this time
+  double rate_exponent = 0.5;  // the larger batch trains at 8^rate_exponent times the run's rate, by the run's rule
+  double most_seconds = 0;     // the unspent part of adapt.explore_budget; no further branch begins after this time
   bool operator==(const CalibrationRequest&) const = default;
 };
 
 // The batch of the branches that are compared with the run's own: 8 times as large.
 int64_t branch_batch_of(int64_t batch);
 
-// Returns the branches, without losses. Each repetition has a ladder in the run's batch, and branches in the larger
-// batch at the run's learning rate and at sqrt(8) times this rate.
+// Returns the branches, without losses. Each repetition has a ladder in the run's batch, and a branch in the larger
+// batch at the rate that the run's rule gives this batch.
 std::vector<BranchOutcome> branches_of(const CalibrationRequest& request);
 
 // Number of samples on which the run could train in the time of all branches, evaluations included.
@@ -38,7 +39,7 @@ double cost_of(const CalibrationRequest& request);
 // Number of samples between the run's position in the data and a repetition's first sample.
 int64_t skipped_samples_of(const CalibrationRequest& request, int64_t repetition);
 
-// Describes the outcome: "critical batch 210 samples (150 to 290) by 7 branches in batches of 32 and 256".
+// Describes the outcome: "critical batch 210 samples (150 to 290) by 6 branches in batches of 32 and 256".
 std::string describe(const RunCalibration& calibration);
 
 // The calibrations of a run so far.
@@ -66,6 +67,7 @@ class RunCalibrations {
  private:
   bool are_allowed_;
   double budget_;  // share of the run's time
+  double rate_exponent_;
   double sequence_length_;
   std::vector<MeasuredCriticalBatch> critical_batches_;
   int64_t count_ = 0;

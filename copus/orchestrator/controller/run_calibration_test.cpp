@@ -36,19 +36,20 @@ RunCalibration calibration_at(double share, double seconds, std::optional<double
   return calibration;
 }
 
-TEST(RunCalibration, BranchesAreALadderAndALargerBatchAtTwoRates) {
-  const std::vector<BranchOutcome> branches = branches_of({.batch = 4, .repetitions = 2});
-  ASSERT_EQ(branches.size(), 14);
+TEST(RunCalibration, BranchesAreALadderAndALargerBatchAtTheRateOfTheRun) {
+  const std::vector<BranchOutcome> branches = branches_of({.batch = 4, .repetitions = 2, .rate_exponent = 1});
+  ASSERT_EQ(branches.size(), 12);
   for (const BranchOutcome& branch : branches) {
     EXPECT_EQ(static_cast<int64_t>(branch.samples) % static_cast<int64_t>(branch.batch), 0);
     EXPECT_TRUE(branch.batch == 4 || branch.batch == 32);
   }
   EXPECT_EQ(branches[5].batch, 32);
   EXPECT_EQ(branches[5].samples, 24 * 32);
-  EXPECT_NE(branches[5].rate_exponent, branches[6].rate_exponent);
+  EXPECT_EQ(branches[4].rate_exponent, 0);
+  EXPECT_EQ(branches[5].rate_exponent, 1);
   // The next repetition begins behind the longest branch of the one before.
   const auto longest = std::ranges::max(branches, {}, &BranchOutcome::samples);
-  EXPECT_EQ(skipped_samples_of({4, 2}, 1), static_cast<int64_t>(longest.samples));
+  EXPECT_EQ(skipped_samples_of({.batch = 4, .repetitions = 2}, 1), static_cast<int64_t>(longest.samples));
 }
 
 TEST(RunCalibration, IsDueThreeTimesAtFourTimesTheShareOfTheOneBefore) {
@@ -73,12 +74,13 @@ TEST(RunCalibration, IsDueThreeTimesAtFourTimesTheShareOfTheOneBefore) {
 TEST(RunCalibration, StaysWithinItsBudget) {
   const RunConfig config = adapting_run();
   RunCalibrations calibrations(config);
-  const double seconds = cost_of({16, 1}) / 16 * step_seconds;
+  const double seconds = cost_of({.batch = 16, .repetitions = 1}) / 16 * step_seconds;
   const double allowed = config.adapt.explore_budget * 1e6;
   const auto request = calibrations.due(observation_at(0.01), 16, step_seconds);
   ASSERT_TRUE(request);
   EXPECT_LE(static_cast<double>(request->repetitions) * seconds, allowed / 3);
   EXPECT_DOUBLE_EQ(request->most_seconds, allowed);
+  EXPECT_EQ(request->rate_exponent, 0.5) << "the square-root rule";
   EXPECT_FALSE(calibrations.due(observation_at(0.01), 16, 100 * step_seconds)) << "a run of too few steps";
   calibrations.add(calibration_at(0.01, allowed - seconds, 50));
   EXPECT_FALSE(calibrations.due(observation_at(0.04), 16, step_seconds)) << "the first has spent it";
@@ -145,9 +147,9 @@ TEST(RunCalibration, DecisionsFollowIt) {
 
 TEST(RunCalibration, SaysWhatItShowed) {
   RunCalibration calibration = calibration_at(0.01, 10, 50);
-  calibration.branches = 7;
+  calibration.branches = 6;
   calibration.branch_batch = 128;
-  EXPECT_EQ(describe(calibration), "critical batch 50 samples (33.5 to 74.6) by 7 branches in batches of 16 and 128");
+  EXPECT_EQ(describe(calibration), "critical batch 50 samples (33.5 to 74.6) by 6 branches in batches of 16 and 128");
   calibration = calibration_at(0.01, 0, std::nullopt);
   calibration.branch_batch = 128;
   calibration.reason = "no memory";

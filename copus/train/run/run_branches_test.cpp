@@ -61,8 +61,9 @@ class RunBranches : public ::testing::Test {
         if (step != 4 || !with_branches) continue;
         record.noise_scale = 5;
         const TrainingState before = trainer.state();
-        const BranchesEnd end = train_branches(config, {config.train.global_batch, 1, unlimited}, record, trainer,
-                                               dataset, world, go_on, nothing);
+        const BranchesEnd end =
+            train_branches(config, {.batch = config.train.global_batch, .repetitions = 1, .most_seconds = unlimited},
+                           record, trainer, dataset, world, go_on, nothing);
         EXPECT_EQ(end.stopped, StopReason::none);
         EXPECT_TRUE(trainer.state() == before);
         mine.calibration = end.calibration;
@@ -93,7 +94,7 @@ TEST_F(RunBranches, LeaveTheRunAsItWasInEveryLayout) {
     SCOPED_TRACE(to_string(configuration_of(here)));
     const Result with = run(here, true), without = run(here, false);
     EXPECT_EQ(with.losses, without.losses);
-    EXPECT_EQ(with.calibration->branches, 7);
+    EXPECT_EQ(with.calibration->branches, 6);
     EXPECT_EQ(with.calibration->noise_scale, 5);
     EXPECT_EQ(with.calibration->critical_batch.has_value(), with.calibration->reason.empty());
   }
@@ -136,7 +137,7 @@ TEST_F(RunBranches, StopWithTheRun) {
     const StepRecord record = trainer.step();
     int asked = 0;
     const BranchesEnd end = train_branches(
-        here, {8, 1, unlimited}, record, trainer, dataset, world,
+        here, {.batch = 8, .repetitions = 1, .most_seconds = unlimited}, record, trainer, dataset, world,
         [&] { return ++asked > 20 && world.rank() == 0 ? StopReason::terminate : StopReason::none; }, nothing);
     EXPECT_EQ(end.stopped, StopReason::terminate);
     EXPECT_FALSE(end.calibration.critical_batch);
@@ -159,13 +160,13 @@ TEST_F(RunBranches, CompleteRepetitionsCountIfTheBudgetEndsInALaterOne) {
     StepRecord record = trainer.step();
     record.noise_scale = 5;
     const auto calibrate = [&](int64_t repetitions, double most_seconds) {
-      const CalibrationRequest request{8, repetitions, most_seconds};
+      const CalibrationRequest request{.batch = 8, .repetitions = repetitions, .most_seconds = most_seconds};
       return train_branches(here, request, record, trainer, dataset, world, go_on, nothing).calibration;
     };
     const RunCalibration one = calibrate(1, unlimited), two = calibrate(2, unlimited);
-    EXPECT_EQ(two.branches, 14);
+    EXPECT_EQ(two.branches, 12);
     const RunCalibration cut = calibrate(2, one.seconds + (two.seconds - one.seconds) / 2);
-    EXPECT_EQ(cut.branches, 7);
+    EXPECT_EQ(cut.branches, 6);
     EXPECT_EQ(cut.critical_batch, one.critical_batch);
     EXPECT_EQ(cut.deviation, one.deviation);
     EXPECT_GT(cut.seconds, one.seconds);
@@ -177,7 +178,8 @@ TEST_F(RunBranches, EndWithTheBudget) {
   const RunConfig here = config({ranks(2, 1, 1)});
   train_on_every_rank(here, [&](Trainer& trainer, World& world, const Dataset& dataset) {
     const StepRecord record = trainer.step();
-    const BranchesEnd end = train_branches(here, {8, 2, 0}, record, trainer, dataset, world, go_on, nothing);
+    const BranchesEnd end =
+        train_branches(here, {.batch = 8, .repetitions = 2}, record, trainer, dataset, world, go_on, nothing);
     EXPECT_EQ(end.calibration.branches, 1) << "no other branch begins";
     EXPECT_FALSE(end.calibration.critical_batch);
     EXPECT_THAT(end.calibration.reason, HasSubstr("adapt.explore_budget"));
