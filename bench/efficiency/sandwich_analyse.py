@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes the results that sandwich.md asks for from data/sandwich.jsonl, with the rows that exist.
 
-Usage: sandwich_analyse.py [--exponents 0,0.5] [--slopes]
+Usage: sandwich_analyse.py [--exponents 0,0.5] [--slopes] [--larger-batch]
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy
 from measure import LENGTH, rows_so_far
 from norms import NORMS
 from norms import ROWS as NORM_ROWS
-from sandwich import BATCHES, ENDS, EXPONENTS, LENGTHS, LOWEST_RATE, MODELS, POINTS, REFERENCE, ROWS, RUN
+from sandwich import BATCHES, ENDS, EXPONENTS, LENGTHS, LOWEST_RATE, MODELS, POINTS, REFERENCE, ROWS, RUN, RUNGS
 
 BEYOND = 0.5  # how many rungs beyond a ladder a loss may lie
 
@@ -148,6 +148,34 @@ def own_efficiencies(rows: list[dict], model: str, seed: int, point: int) -> tup
     return values, bounds
 
 
+def larger_batch_alone(rows: list[dict]) -> None:
+    """What own branches of 32 alone predict, at one exponent or the better of two: the critical batch of whole runs,
+    and the error of ln SE against B_c = a n^0.46 with the a of whole runs."""
+    largest = max(BATCHES)
+    for model in MODELS:
+        truth = fit_critical_batch(whole_runs(rows, model).worth())
+        low, high = 1e-3, 1e3
+        for _ in range(60):
+            a = math.sqrt(low * high)
+            low, high = (a, high) if whole_run_of(lambda n: a * n**0.46) < truth else (low, a)
+        for name, exponents in {"e = 1/2": (0.5,), "e = 0": (0,), "better of both": (0, 0.5), "e = 1": (1,)}.items():
+            critical, errors, outside = {}, [], 0
+            for point in POINTS:
+                values = []
+                for seed in (0, 1):
+                    known, _ = own_efficiencies(rows, model, seed, point)
+                    values.append(max(known[largest, e] for e in exponents))
+                    outside += values[-1] == math.log(min(RUNGS))
+                    law = a * (point + sum(LENGTHS[POINTS[0]][0]) / 2)**0.46
+                    errors.append(values[-1] - math.log((law + REFERENCE) / (law + largest)))
+                efficiency = math.exp(statistics.mean(values))
+                critical[point] = (efficiency * largest - REFERENCE) / (1 - efficiency) if efficiency < 1 else 1e4
+            predicted = whole_run_of(by_points({point: max(0.1, value) for point, value in critical.items()}))
+            print(f"{model}, branches of {largest}, {name}: {predicted / truth:.2f} of whole runs, at the points "
+                  f"{({point: round(value, 1) for point, value in critical.items()})}, rms of ln SE "
+                  f"{math.sqrt(statistics.mean(error**2 for error in errors)):.2f}, {outside} of {len(errors)} outside")
+
+
 def slope(values: dict[tuple[int, float], float]) -> float | None:
     """Fits ln SE(B, e) = a_B - k ((e - slope) ln(B / reference batch))^2 by least squares over a, k and the slope. None
     if ln SE has no maximum."""
@@ -214,10 +242,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--exponents", default="0,0.5")
     parser.add_argument("--slopes", action="store_true")
+    parser.add_argument("--larger-batch", action="store_true")
     arguments = parser.parse_args()
     rows = list(rows_so_far(ROWS).values())
     if arguments.slopes:
         slopes(rows)
+        return
+    if arguments.larger_batch:
+        larger_batch_alone(rows)
         return
     chosen = {float(exponent) for exponent in arguments.exponents.split(",")}
     if missing := chosen - {row.get("exponent") for row in rows}:

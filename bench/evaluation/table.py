@@ -263,7 +263,7 @@ def times_to_loss_of(directory: pathlib.Path, static: str) -> dict:
 
     ends = {seed: json.loads((of_seed(static, seed) / "summary.json").read_text()) for seed in results["seeds"]}
     seconds = {name: [seconds_to(end["held_out_loss"], of_seed(name, seed)) for seed, end in ends.items()]
-               for name in ran if name != static}
+               for name, arm in ran.items() if arm and name != static}
     seconds[static] = [end["train_seconds"] for end in ends.values()]
     losses = [end["held_out_loss"] for end in ends.values()]
     return {"static": static, "seeds": list(ends), "losses": losses, "seconds": seconds}

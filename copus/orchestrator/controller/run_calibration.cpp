@@ -6,7 +6,6 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text/units.h"
-#include "copus/orchestrator/learning_rate/rate_rule.h"
 
 namespace copus {
 
@@ -24,6 +23,9 @@ constexpr int64_t updates = 24;
 // makes the larger batch appear more efficient.
 constexpr std::array<int64_t, 5> rungs = {1, 2, 4, 8, 12};
 constexpr int64_t eighth = 8;
+// The larger batch trains at the square-root rate, whatever optimizer.batch_scaling says: of three exponents only this
+// one predicted the critical batch of whole runs (bench/efficiency/sandwich.md).
+constexpr double rate_exponent = 0.5;
 
 // Evaluating a sequence takes the forward pass alone, a third of training on it.
 constexpr double evaluation_cost = 1.0 / 3;
@@ -45,7 +47,7 @@ std::vector<BranchOutcome> branches_of(const CalibrationRequest& request) {
   };
   for (int64_t repetition = 0; repetition < request.repetitions; ++repetition) {
     for (const int64_t rung : rungs) add(request.batch, 0, samples * rung / eighth, repetition);
-    add(branch_batch_of(request.batch), request.rate_exponent, samples, repetition);
+    add(branch_batch_of(request.batch), rate_exponent, samples, repetition);
   }
   return branches;
 }
@@ -78,7 +80,6 @@ RunCalibrations::RunCalibrations(const JobConfig& config)
                    config.noise_scale.critical_updates == 0 &&
                    std::ranges::find(config.adapt.hold_in, SchedulePhase::main) == config.adapt.hold_in.end()),
       budget_(config.adapt.advise ? 0 : config.adapt.explore_budget),
-      rate_exponent_(rate_rule_of(config).exponent),
       sequence_length_(static_cast<double>(config.train.sequence_length)) {}
 
 std::optional<CalibrationRequest> RunCalibrations::due(const Observation& latest, int64_t batch,
@@ -96,7 +97,6 @@ std::optional<CalibrationRequest> RunCalibrations::due(const Observation& latest
   if (!std::isfinite(budget) || repetitions < 1) return std::nullopt;
   return CalibrationRequest{.batch = batch,
                             .repetitions = std::min(most_repetitions, static_cast<int64_t>(repetitions)),
-                            .rate_exponent = rate_exponent_,
                             .most_seconds = budget};
 }
 

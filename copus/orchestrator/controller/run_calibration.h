@@ -21,8 +21,7 @@ inline constexpr int64_t branch_held_out_samples = 512;
 struct CalibrationRequest {
   int64_t batch = 0;  // the run's
   int64_t repetitions = 0;
-  double rate_exponent = 0.5;  // the larger batch trains at 8^rate_exponent times the run's rate, by the run's rule
-  double most_seconds = 0;     // the unspent part of adapt.explore_budget; no further branch begins after this time
+  double most_seconds = 0;  // the unspent part of adapt.explore_budget; no further branch begins after this time
   bool operator==(const CalibrationRequest&) const = default;
 };
 
@@ -30,7 +29,7 @@ struct CalibrationRequest {
 int64_t branch_batch_of(int64_t batch);
 
 // Returns the branches, without losses. Each repetition has a ladder in the run's batch, and a branch in the larger
-// batch at the rate that the run's rule gives this batch.
+// batch at sqrt(8) times the run's learning rate.
 std::vector<BranchOutcome> branches_of(const CalibrationRequest& request);
 
 // Number of samples on which the run could train in the time of all branches, evaluations included.
@@ -67,7 +66,6 @@ class RunCalibrations {
  private:
   bool are_allowed_;
   double budget_;  // share of the run's time
-  double rate_exponent_;
   double sequence_length_;
   std::vector<MeasuredCriticalBatch> critical_batches_;
   int64_t count_ = 0;

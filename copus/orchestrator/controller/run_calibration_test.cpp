@@ -36,8 +36,8 @@ RunCalibration calibration_at(double share, double seconds, std::optional<double
   return calibration;
 }
 
-TEST(RunCalibration, BranchesAreALadderAndALargerBatchAtTheRateOfTheRun) {
-  const std::vector<BranchOutcome> branches = branches_of({.batch = 4, .repetitions = 2, .rate_exponent = 1});
+TEST(RunCalibration, BranchesAreALadderAndALargerBatchAtTheSquareRootRate) {
+  const std::vector<BranchOutcome> branches = branches_of({.batch = 4, .repetitions = 2});
   ASSERT_EQ(branches.size(), 12);
   for (const BranchOutcome& branch : branches) {
     EXPECT_EQ(static_cast<int64_t>(branch.samples) % static_cast<int64_t>(branch.batch), 0);
@@ -46,7 +46,7 @@ TEST(RunCalibration, BranchesAreALadderAndALargerBatchAtTheRateOfTheRun) {
   EXPECT_EQ(branches[5].batch, 32);
   EXPECT_EQ(branches[5].samples, 24 * 32);
   EXPECT_EQ(branches[4].rate_exponent, 0);
-  EXPECT_EQ(branches[5].rate_exponent, 1);
+  EXPECT_EQ(branches[5].rate_exponent, 0.5);
   // The next repetition begins behind the longest branch of the one before.
   const auto longest = std::ranges::max(branches, {}, &BranchOutcome::samples);
   EXPECT_EQ(skipped_samples_of({.batch = 4, .repetitions = 2}, 1), static_cast<int64_t>(longest.samples));
@@ -80,7 +80,6 @@ TEST(RunCalibration, StaysWithinItsBudget) {
   ASSERT_TRUE(request);
   EXPECT_LE(static_cast<double>(request->repetitions) * seconds, allowed / 3);
   EXPECT_DOUBLE_EQ(request->most_seconds, allowed);
-  EXPECT_EQ(request->rate_exponent, 0.5) << "the square-root rule";
   EXPECT_FALSE(calibrations.due(observation_at(0.01), 16, 100 * step_seconds)) << "a run of too few steps";
   calibrations.add(calibration_at(0.01, allowed - seconds, 50));
   EXPECT_FALSE(calibrations.due(observation_at(0.04), 16, step_seconds)) << "the first has spent it";

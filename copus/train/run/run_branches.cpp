@@ -117,9 +117,10 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
     calibration.critical_batch = critical->value;
     calibration.deviation = critical->deviation;
   } else {
-    calibration.reason = efficiencies.values.empty() ? "they ended beyond the losses of the run's batch"
-                                                     : "they only bound it: the loss hardly depends on the batch, or "
-                                                       "on the samples";
+    calibration.reason = efficiencies.outside > 0
+                             ? concat(efficiencies.outside, " of ", repetitions,
+                                      " in the larger batch ended beyond the losses of the run's batch")
+                             : "they only bound it: the loss hardly depends on the batch, or on the samples";
   }
   return {.calibration = calibration};
 }

@@ -86,9 +86,11 @@ std::array<ExactSum, DualMeasurement::num_sums> DualMeasurement::measure(int64_t
     mean.sub_(gradient).mul_(gradient_factor / (1 - share));
     gradient.mul_(gradient_factor / share);
     const at::Tensor noise = gradient.sub(mean);
-    std::array<double, num_sums> values = {inner_product(noise, noise.sign()), inner_product(gradient, mean.sign()),
-                                           inner_product(noise, orthogonal_factor(noise)),
-                                           inner_product(gradient, orthogonal_factor(mean))};
+    std::array<double, num_sums> values = {};  // one statement each, so that temporaries do not add up
+    values[0] = inner_product(noise, noise.sign());
+    values[1] = inner_product(gradient, mean.sign());
+    values[2] = inner_product(noise, orthogonal_factor(noise));
+    values[3] = inner_product(gradient, orthogonal_factor(mean));
     if (epsilon_) {
       weights.sqrt_().add_(*epsilon_).reciprocal_();
       values[4] = inner_product(noise, noise.mul(weights));
