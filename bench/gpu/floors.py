@@ -4,7 +4,7 @@
 It uses published rates, which configs/clusters/ lists with their sources: matrix products at the best measured rate,
 attention at FlashAttention-2's rate for the length, everything else at the bandwidth of a copy. Parts do not overlap,
 as in `copus bench step`, which computes the same floors from rates that it measures itself. Prints the table of
-docs/gpu.md. Standard library only.
+bench/gpu/README.md. Standard library only.
 """
 
 import dataclasses

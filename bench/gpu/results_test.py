@@ -157,9 +157,9 @@ class Floors(unittest.TestCase):
         self.assertAlmostEqual(floor.parts["attention"], (causal / 0.25 + 2.5 * causal / 0.5) / 794.5e12)
 
     def test_the_document_holds_the_table(self):
-        text = (results.ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+        text = (results.ROOT / "bench/gpu/README.md").read_text(encoding="utf-8")
         for line in floors.markdown():
-            self.assertIn(line, text, "write bench/gpu/floors.py's output into docs/gpu.md again")
+            self.assertIn(line, text, "write bench/gpu/floors.py's output into bench/gpu/README.md again")
 
 
 if __name__ == "__main__":

@@ -84,6 +84,14 @@ class MemoryModel::Calculation {
     return update.total() > most.total() ? update : most;
   }
 
+  // Returns whether the pipeline rank cannot need more memory than the rank before it. This holds for equal layers
+  // between the first and the last rank, because a later rank has at most as many micro-batches in flight. With
+  // zero-bubble schedules, later ranks have more micro-batches that wait for W.
+  bool needs_at_most_as_much_as_the_previous(int64_t rank) const {
+    return rank > 1 && !is_last(rank) && strategy_.schedule != PipelineSchedule::zb_h1 &&
+           layers_[rank] == layers_[rank - 1] && copied_[rank] == copied_[rank - 1];
+  }
+
  private:
   double hidden() const { return static_cast<double>(model_.hidden_size); }
 
@@ -328,6 +336,7 @@ MemoryPrediction MemoryModel::predict(const Configuration& configuration) {
   const Calculation memory(*this, configuration);
   MemoryPrediction most{.pipeline_rank = 0, .parts = memory.of_rank(0)};
   for (int64_t rank = 1; rank < configuration.strategy.pipeline_parallel; ++rank) {
+    if (memory.needs_at_most_as_much_as_the_previous(rank)) continue;
     const MemoryParts parts = memory.of_rank(rank);
     if (parts.total() > most.parts.total()) most = {rank, parts};
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "copus/description/configuration_text.h"
 #include "copus/description/muon.h"
 #include "copus/performance/testing/predicted_memory.h"
 #include "copus/placement/sharding.h"
@@ -80,6 +81,35 @@ TEST(Memory, StepsThatMeasureDualNormsCopyGradients) {
   const double of_a_half = added({.pipeline_parallel = 2});
   EXPECT_GT(of_a_half, copied / 6) << "a group is not spread evenly over pipeline ranks";
   EXPECT_LE(of_a_half, copied);
+}
+
+// predict() skips ranks that cannot need most.
+TEST(Memory, ThePredictedRankIsTheOneThatNeedsMost) {
+  ModelDescription model = grouped_query_model();
+  model.num_layers = 27;
+  int64_t compared = 0;
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::one_f_one_b, PipelineSchedule::interleaved_1f1b, PipelineSchedule::zb_h1}) {
+    for (const int64_t stages : {2, 4, 8, 16}) {
+      for (const int64_t zero : {0, 1, 2, 3}) {
+        for (const int64_t num_microbatches : {4, 16, 64}) {
+          ParallelStrategy strategy{.data_parallel = 2, .pipeline_parallel = stages, .zero_stage = zero};
+          strategy.schedule = schedule;
+          if (schedule == PipelineSchedule::interleaved_1f1b) strategy.virtual_stages = stages == 16 ? 1 : 3;
+          const Configuration configuration = batches_of(strategy, 1, num_microbatches);
+          if (infeasible_reason(model, configuration, sequence)) continue;
+          ++compared;
+          MemoryModel memory(model, sequence, copus_in_bf16());
+          const std::vector<MemoryParts> ranks = memory.predict_every_rank(configuration);
+          const MemoryPrediction most = memory.predict(configuration);
+          EXPECT_EQ(most.parts.total(), std::ranges::max(ranks, {}, &MemoryParts::total).total())
+              << to_string(configuration);
+          EXPECT_EQ(most.parts, ranks[most.pipeline_rank]);
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 60);
 }
 
 TEST(Memory, SinglePrecisionKeepsNoMasterWeights) {
