@@ -2,7 +2,7 @@
 """Tables of comparisons: those of docs/evaluation.md, from results.json; the effect of an arm's steps; and the primary
 comparison that README.md in this folder declares.
 
-    bench/evaluation/table.py arms RESULTS ARM   every arm: loss at the end, and time to the final target beside ARM's
+    bench/evaluation/table.py arms RESULTS ARM   every arm: loss at the end, and time to the final target, beside ARM's
     bench/evaluation/table.py gains RESULTS...   what adapting saves over the fastest baseline and the fastest rule
     bench/evaluation/table.py steps DIRECTORY    loss at the end, and beside constant batches in as many steps
     bench/evaluation/table.py times DIRECTORY STATIC
@@ -151,18 +151,31 @@ def interval(mine: dict, other: dict) -> str:
     return f"median {median_text(logarithms)}" + (f"; missed by {missed} of {len(logarithms)}" if missed else "")
 
 
+def loss_difference(mine: dict, other: dict) -> str:
+    """Returns the difference of the losses at the end with its 95 % interval; empty if a loss is not known."""
+    theirs = {run["seed"]: run["held_out_loss"] for run in other["runs"]}
+    pairs = [(run["held_out_loss"], theirs[run["seed"]]) for run in mine["runs"]]
+    if mine is other or any(None in pair for pair in pairs):
+        return ""
+    mean, width = mean_and_width([one - two for one, two in pairs])
+    return f"{mean:+.4f} ({mean - width:+.4f} to {mean + width:+.4f})"
+
+
 def print_arms(path: pathlib.Path, against: str) -> None:
     results = json.loads(path.read_text())
     final = results["targets"][-1]
     other = next((result for result in results["results"] if result["name"] == against), None)
     if other is None:
         sys.exit(f"{path} has no arm {against}")
-    print(f"| arm | loss at the end | time to {final} / that of {against} (95 %) | tokens to {final} |")
-    print("|---|---|---|---|")
+    print(f"| arm | loss at the end | less that of {against} (95 %) | time to {final} / that of {against} (95 %) "
+          f"| tokens to {final} |")
+    print("|---|---|---|---|---|")
     for result in sorted(results["results"], key=lambda one: one["final_loss"]["mean_held_out_loss"] or 9):
         loss, target = result["final_loss"]["mean_held_out_loss"], result["targets"][-1]
         tokens = "" if target["tokens"] is None else f"{target['tokens'] / 1000:.0f} k"
-        cells = [result["name"], "" if loss is None else f"{loss:.4f}", interval(target, other["targets"][-1]), tokens]
+        cells = [result["name"], "" if loss is None else f"{loss:.4f}",
+                 loss_difference(result["final_loss"], other["final_loss"]), interval(target, other["targets"][-1]),
+                 tokens]
         print(f"| {' | '.join(cells)} |")
 
 
