@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ramps of the batch that measure nothing: for `adapt.policy = "steps"`, from a published law and `copus plan`.
+"""Makes a batch ramp for `adapt.policy = "steps"` from a published law and `copus plan`, without measurements.
 
     bench/evaluation/law.py MODEL CLUSTER GPUS SEQUENCE_LENGTH TOKENS BATCH... [--critical BATCH] [--space SPACE]
 
@@ -7,8 +7,8 @@ Prints the settings of a run of so many tokens that follows the ramp, for `copus
 TOKENS is a number such as 1e10; batches are in sequences.
 
 The law is that of Bergsma et al. 2025 (arXiv 2505.13738): after D tokens the critical batch is 0.0471 D^0.462 sequences
-of 2048. With --critical the critical batch has this value at the end of the run, and grows with the same exponent: for
-small models, which the law was not fitted to. At each point of the run the ramp has the batch B with the highest
+of 2048. The law was not fitted to small models. For them, --critical gives the critical batch at the end of the run; it
+still grows with the same exponent. At each point of the run the ramp has the batch B with the highest
 predicted Goodput,
 
     B / (seconds of a step) / (1 + B / critical batch),

@@ -22,12 +22,12 @@ class RelayoutForecast {
                    const TrainingSystem& system, double copied_bytes_per_second = 0);
 
   // Returns the seconds for which training stops while its state moves between two layouts of the same number of ranks.
-  // This is the time of the plan's transfers on the cluster's links (copus::relayout_seconds), or of copying its bytes.
-  // Adds the time to open communicators if the cluster gives it. 0 if no state moves, because only schedule, recompute
-  // or sequence parallelism change.
-  // For many_ranks ranks or more, a plan would take seconds to make. The result is then the time in which a rank
-  // receives its whole new state over its link between nodes (within the node if there is only one), or copies it. No
-  // receiver needs longer, but a rank that serves many others may.
+  // With links this is the time of the plan's transfers on them (copus::relayout_seconds); in shared memory it is the
+  // time to copy the plan's bytes. Adds the time to open communicators if the cluster gives it. 0 if no state moves,
+  // because only schedule, recompute or sequence parallelism change.
+  // For many_ranks ranks or more, a plan would take seconds to make. The result is then the time for one rank to receive
+  // its whole new state over its link to other nodes (on a single node, within the node), or to copy it. Every receiver
+  // is done in this time, but a rank that sends to many others may need longer.
   double seconds(const ParallelStrategy& from, const ParallelStrategy& to);
   static constexpr int64_t many_ranks = 512;
 

@@ -18,7 +18,8 @@
 namespace copus {
 
 // The tensors of one decoder layer for one micro-batch: for each width, the number of tensors with one row per token.
-// The number of kept hidden_size tensors is for a layer with two blocks; a layer with one block keeps half as many.
+// `hidden` counts the tensors that a layer of two blocks (attention, then feed-forward) keeps for the backward pass. A
+// layer of one block, where both run in parallel, keeps half as many.
 struct LayerTensors {
   double hidden = 0;        // hidden_size wide: on all tensor-parallel ranks; split by rows with sequence parallelism
   double gathered = 0;      // hidden_size wide: on all tensor-parallel ranks, also with sequence parallelism

@@ -92,8 +92,8 @@ struct RelayoutPlan {
   uint64_t hash = 0;  // equal on every process
 };
 
-// Everything on which a plan depends. A process's number is its rank in `from`; processes from from.world_size() on
-// held nothing.
+// Everything on which a plan depends. A process's number is its rank in `from`. Processes with the number
+// from.world_size() or a higher one held nothing.
 struct RelayoutRequest {
   ModelDescription model;
   int64_t sequence_length = 0;

@@ -1,9 +1,9 @@
 """Computes this rank's part of the squared norm of a gradient, for any parallelism of the parameters.
 
-A copy means a whole gradient, which may be spread over ranks. Data parallelism has one copy on each rank, FSDP2 has one
-copy over all ranks, and tensor parallelism has one copy over the ranks of each replica. The parts of all ranks add up
-to the mean squared norm of the copies; every number of the model is counted once. If the copies are already reduced,
-they are equal, and the mean is the squared norm itself.
+A local gradient is one complete gradient of the model, on one rank or sharded over several. With data parallelism each
+rank holds one, with FSDP2 all ranks together hold one, and with tensor parallelism the ranks of each replica together
+hold one. The parts of all ranks add up to the mean squared norm of the local gradients; each element of the model is
+counted once. After an all-reduce the local gradients are equal, so the mean is the squared norm itself.
 """
 
 from __future__ import annotations

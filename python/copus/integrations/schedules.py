@@ -116,7 +116,7 @@ class BatchSchedule:
         """Returns the value for Megatron-LM's --step-batch-size-schedule, which adapt.schedule of Copus reads too.
 
         Thresholds are tokens with a suffix, because Copus reads a plain number as sequences. Megatron-LM also needs the
-        length of the run in --train-samples, and no --global-batch-size other than its default.
+        length of the run in --train-samples. Leave its --global-batch-size at the default.
         """
         return " ".join(f"{self._tokens(start)}:{batch}" for start, batch in self.pieces)
 
