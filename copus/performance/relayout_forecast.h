@@ -25,9 +25,9 @@ class RelayoutForecast {
   // With links this is the time of the plan's transfers on them (copus::relayout_seconds); in shared memory it is the
   // time to copy the plan's bytes. Adds the time to open communicators if the cluster gives it. 0 if no state moves,
   // because only schedule, recompute or sequence parallelism change.
-  // For many_ranks ranks or more, a plan would take seconds to make. The result is then the time for one rank to receive
-  // its whole new state over its link to other nodes (on a single node, within the node), or to copy it. Every receiver
-  // is done in this time, but a rank that sends to many others may need longer.
+  // For many_ranks ranks or more, a plan would take seconds to make. The result is then the time for one rank to
+  // receive its whole new state over its link to other nodes (on a single node, within the node), or to copy it. Every
+  // receiver is done in this time, but a rank that sends to many others may need longer.
   double seconds(const ParallelStrategy& from, const ParallelStrategy& to);
   static constexpr int64_t many_ranks = 512;
 
