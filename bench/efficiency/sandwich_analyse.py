@@ -133,7 +133,7 @@ def vertex(places: list[float], values: list[float]) -> float:
 
 def own_efficiencies(rows: list[dict], model: str, seed: int, point: int) -> tuple[dict[tuple[int, float], float], int]:
     """ln SE of the own branches by batch and exponent, and how many of them are bounds: a loss beyond the ladder counts
-    as that of its nearest rung."""
+    as the loss of its nearest rung."""
     chosen = [row for row in rows if row["kind"] == "own" and
               (row["model"], row["seed"], row["point"]) == (model, seed, point)]
     ladder = {row["samples"]: row["loss"] for row in chosen if row["batch"] == REFERENCE}

@@ -167,7 +167,7 @@ def print_arms(path: pathlib.Path, against: str) -> None:
     other = next((result for result in results["results"] if result["name"] == against), None)
     if other is None:
         sys.exit(f"{path} has no arm {against}")
-    print(f"| arm | loss at the end | less that of {against} (95 %) | time to {final} / that of {against} (95 %) "
+    print(f"| arm | loss at the end | minus {against}'s (95 %) | time to {final} / {against}'s (95 %) "
           f"| tokens to {final} |")
     print("|---|---|---|---|---|")
     for result in sorted(results["results"], key=lambda one: one["final_loss"]["mean_held_out_loss"] or 9):
@@ -284,7 +284,7 @@ def times_to_loss_of(directory: pathlib.Path, static: str) -> dict:
 
 def print_primary(times: dict, arm: str, static: str, others: list[str]) -> None:
     """Prints the primary comparison, `arm` over `static`, and `arm` over each other arm, with Holm's adjustment of
-    these secondary comparisons. `times` are those of `times_to_loss_of`."""
+    these secondary comparisons. `times`: the result of `times_to_loss_of`."""
     seconds = times["seconds"]
     if missing := [name for name in (arm, static, *others) if name not in seconds]:
         sys.exit(f"there are no times of an arm {missing[0]}")

@@ -31,8 +31,8 @@ struct AdviserState {
   bool operator==(const AdviserState&) const = default;
 };
 
-// What a checkpoint contains. `begin` has what a new controller needs to continue with the known step times; it is
-// empty if the job has had no controller. All other state of the earlier controller is only in the logs.
+// The contents of a checkpoint. `begin` lets a new controller continue with the known step times; it is empty if the
+// job has had no controller. All other state of the earlier controller is only in the logs.
 struct KeptState {
   AdviserState state;
   std::optional<ControllerBegin> begin;

@@ -46,7 +46,7 @@ PlannedSystem planned_system(const std::string& name, const std::string& precisi
 [[noreturn]] void refuse_value(PlannedSystem system, const std::string& option, const std::string& value,
                                const std::vector<std::string>& known);
 
-// Keeps only those of a program's values that the user gave to `option`; keeps all if the option was not given. Throws
+// Replaces `known`, the values that a program supports, by the values that the user gave to `option`, if any. Throws
 // UserError for a given value that the program does not support.
 template <class Value>
 void narrow(PlannedSystem system, const std::string& option, std::vector<Value>& known,

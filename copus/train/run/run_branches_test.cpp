@@ -148,14 +148,7 @@ TEST_F(RunBranches, StopWithTheRun) {
 
 // On the modelled clock, branches take the same seconds whenever they run.
 TEST_F(RunBranches, CompleteRepetitionsCountIfTheBudgetEndsInALaterOne) {
-  const RunConfig here = config({[](RunConfig& config) {
-    config.cluster.clock = ClockKind::modelled;
-    config.cluster.description = {.ranks_per_node = 2,
-                                  .within_node = {.latency_seconds = 1e-6, .bytes_per_second = 1e9},
-                                  .between_nodes = {.latency_seconds = 1e-5, .bytes_per_second = 1e8},
-                                  .flops_per_second = 1e10};
-    config.adapt.policy = PolicyKind::fixed;
-  }});
+  const RunConfig here = config({modelled});
   train_on_every_rank(here, [&](Trainer& trainer, World& world, const Dataset& dataset) {
     StepRecord record = trainer.step();
     record.noise_scale = 5;

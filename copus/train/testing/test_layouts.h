@@ -56,6 +56,14 @@ inline const Change sequence_parallel = [](RunConfig& config) { config.parallel.
 inline const Change tied = [](RunConfig& config) { config.model.tie_word_embeddings = true; };
 inline const Change signum = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::signum; };
 inline const Change muon = [](RunConfig& config) { config.optimizer.kind = OptimizerKind::muon; };
+inline const Change modelled = [](RunConfig& config) {
+  config.cluster.clock = ClockKind::modelled;
+  config.cluster.description = {.ranks_per_node = 2,
+                                .within_node = {.latency_seconds = 1e-6, .bytes_per_second = 1e9},
+                                .between_nodes = {.latency_seconds = 1e-5, .bytes_per_second = 1e8},
+                                .flops_per_second = 1e10};
+  config.adapt.policy = PolicyKind::fixed;
+};
 inline const Change dual_norms = [](RunConfig& config) { config.noise_scale.dual_interval = 1; };
 inline const Change biases = [](RunConfig& config) {
   config.model.architecture = Architecture::qwen2;

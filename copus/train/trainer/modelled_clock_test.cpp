@@ -20,14 +20,6 @@ using namespace layouts;
 using namespace noise_tests;
 using ::testing::HasSubstr;
 
-const Change modelled = [](RunConfig& config) {
-  config.cluster.clock = ClockKind::modelled;
-  config.cluster.description = {.ranks_per_node = 2,
-                                .within_node = {.latency_seconds = 1e-6, .bytes_per_second = 1e9},
-                                .between_nodes = {.latency_seconds = 1e-5, .bytes_per_second = 1e8},
-                                .flops_per_second = 1e10};
-  config.adapt.policy = PolicyKind::fixed;
-};
 // A job that needs more ranks than there are here, in another precision.
 const Change of_a_large_job = [](RunConfig& config) {
   modelled(config);
