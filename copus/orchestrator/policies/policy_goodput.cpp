@@ -397,7 +397,8 @@ class GoodputPolicy : public Policy {
 
   // Explains why this move has to wait after earlier switches; empty if the move need not wait. A change of the batch
   // waits until the noise scale has been measured in the current batch. It waits at most for the window of the noise
-  // scale's averages, which is a fraction of the samples so far.
+  // scale's averages, which is a fraction of the samples so far. In a run's first batch nothing else has been measured,
+  // and a decision already takes the noise scale's interval into account.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
@@ -407,6 +408,8 @@ class GoodputPolicy : public Policy {
             contract_.why_forbidden(candidate.configuration.global_batch, situation.latest.consumed_samples)) {
       return why;
     }
+    const bool is_first_batch = direction_ == 0;
+    if (is_first_batch) return std::nullopt;
     const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;
     const auto memory =
         static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));

@@ -170,9 +170,9 @@ TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThan
   // A run's first batch has no predecessor, so the averages hold nothing of another batch.
   Question first{{candidate(pipeline, 16, 1), candidate(pipeline, 32, 1)}, {pipeline, 16, 1}, {}};
   set_noise(first.latest, 1e6);
-  first.samples_since_switch = 31 * 16;
-  EXPECT_THAT(first.ask(config).reason, HasSubstr("31 of 32 steps"));
-  first.samples_since_switch = 32 * 16;
+  first.samples_since_switch = 2 * 16;
+  EXPECT_THAT(first.ask(config).reason, HasSubstr("2 of 3 steps since the last switch"));
+  first.samples_since_switch = 3 * 16;
   EXPECT_TRUE(first.ask(config).target);
 }
 

@@ -1,13 +1,14 @@
 // Tests of runs that are shorter than the usual intervals and dwells.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-
 #include "copus/orchestrator/controller/controller.h"
+#include "copus/orchestrator/testing/policy_test_support.h"
 #include "copus/orchestrator/testing/synthetic_job.h"
 
 namespace copus {
 namespace {
+
+using namespace policy_test;
 
 class ShortRun : public testing::Test {
  protected:
@@ -24,13 +25,6 @@ class ShortRun : public testing::Test {
       });
     }
     return course;
-  }
-
-  // Samples consumed at the first change of the batch; the length of the run if there is none.
-  static int64_t first_batch_change(const Course& course, int64_t samples) {
-    const auto changes = [](const SwitchReport& report) { return report.from.global_batch != report.to.global_batch; };
-    const auto found = std::find_if(course.switches.begin(), course.switches.end(), changes);
-    return found == course.switches.end() ? samples : found->consumed_samples;
   }
 
   RunConfig config_ = adapting_run();
@@ -54,17 +48,30 @@ TEST_F(ShortRun, DecidesAfterASixteenthOfItAtTheLatest) {
   EXPECT_EQ(steps_of(course_of(samples)), steps_of(course_of(samples, /*is_known=*/false))) << "it decides more often";
 }
 
-TEST_F(ShortRun, WaitsNoLongerThanAQuarterOfItBeforeItChangesTheBatch) {
-  config_.adapt.dwell_samples = 0;
-  config_.adapt.dwell_steps = 100;
-  config_.adapt.interval_samples = 16;
-  constexpr int64_t samples = int64_t{16} * 100;
-  EXPECT_EQ(first_batch_change(course_of(samples, /*is_known=*/false), samples), samples);
-  const int64_t changed = first_batch_change(course_of(samples), samples);
-  EXPECT_GE(changed, samples / 4);
-  EXPECT_LT(changed, samples / 2);
-  constexpr int64_t long_run = 10 * samples;
-  EXPECT_GE(first_batch_change(course_of(long_run), long_run), 100 * 16) << "a quarter of it is longer than the dwell";
+// The noise scale is 80 until the run has left its first batch of 16, and 2000 from then on. A batch dwells for 100
+// steps.
+std::vector<Move> moves_of_run(int64_t samples, bool length_is_known) {
+  RunConfig config = copus_config(16);
+  config.adapt.dwell_samples = 0;
+  config.adapt.dwell_steps = 100;
+  config.adapt.interval_samples = 16;
+  PaperRun run(config, affine_candidates(data, powers_of_two(4, 512), {8, 1}), {data, 16, 1});
+  run.run_to(samples, [&](Observation& now, const Configuration& current) {
+    set_noise(now, current.global_batch == 16 ? 80 : 2000);
+    if (length_is_known) now.share_done = static_cast<double>(now.consumed_samples) / static_cast<double>(samples);
+  });
+  return run.moves();
+}
+
+TEST(Dwell, OfABatchIsNoLongerThanAQuarterOfTheRun) {
+  constexpr int64_t samples = 3000;
+  EXPECT_THAT(moves_of_run(samples, /*length_is_known=*/false), testing::SizeIs(1))
+      << "100 steps are longer than the rest of the run";
+  const std::vector<Move> moves = moves_of_run(samples, /*length_is_known=*/true);
+  ASSERT_GE(moves.size(), 2u);
+  const int64_t stayed = moves[1].consumed_samples - moves[0].consumed_samples;
+  EXPECT_GE(stayed, samples / 4);
+  EXPECT_LT(stayed, samples / 2);
 }
 
 // A run that resumes with a later end has done a smaller share than at its latest decision.
