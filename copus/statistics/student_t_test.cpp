@@ -10,7 +10,7 @@ namespace copus {
 namespace {
 
 // Expected values with five decimals are from tables. The quantiles for 1 and 2 degrees of freedom have closed forms;
-// the one for 2.5 is from SciPy.
+// the one for 2.5 is from SciPy, the last two from mpmath.
 TEST(StudentT, IsWhatTablesSay) {
   struct Row {
     double probability, degrees, quantile;
@@ -29,7 +29,9 @@ TEST(StudentT, IsWhatTablesSay) {
                                                                                  {0.95, 1, 6.31375},
                                                                                  {0.95, 10, 1.81246},
                                                                                  {0.995, 5, 4.03214},
-                                                                                 {0.995, infinite, 2.57583}}) {
+                                                                                 {0.995, infinite, 2.57583},
+                                                                                 {0.995, 1.5, 17.82031},
+                                                                                 {0.99999, 7.3, 9.68800}}) {
     EXPECT_NEAR(student_t_quantile(probability, degrees), quantile, 6e-6) << probability << ", " << degrees;
   }
 }
