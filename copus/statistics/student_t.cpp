@@ -26,7 +26,8 @@ double normal_quantile(double probability) {
   return z;
 }
 
-// The rule of Gauss and Legendre with 20 points on [-1, 1]: the positive nodes and their weights.
+// The rule of Gauss and Legendre with 20 points on [-1, 1]: the positive nodes and their weights (Abramowitz and
+// Stegun, table 25.4).
 struct Node {
   double at, weight;
 };
@@ -55,9 +56,11 @@ double beta(double x, double y) { return std::exp(log_gamma(x) + log_gamma(y) - 
 // Substitutes t = sqrt(nu) tan(x): the density of x is proportional to cos(x)^(nu - 1).
 double student_t_quantile(double probability, double degrees_of_freedom) {
   COPUS_CHECK(0.5 < probability && probability < 1 && degrees_of_freedom >= 1, probability, ", ", degrees_of_freedom);
-  const double nu = std::min(degrees_of_freedom, almost_normal);
+  if (degrees_of_freedom >= almost_normal) return normal_quantile(probability);
+  const double nu = degrees_of_freedom;
   const auto density = [&](double x) { return std::pow(std::cos(x), nu - 1); };
-  // The integral from 0 to x, which stays below pi/2: the density is smooth there.
+  // The integral from 0 to x. Below two degrees of freedom the density has a steep slope near pi/2, which costs
+  // accuracy at large probabilities.
   const auto integral = [&](double x) {
     double sum = 0;
     for (const auto& [node, weight] : legendre) {

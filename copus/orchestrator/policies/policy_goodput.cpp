@@ -195,12 +195,14 @@ class GoodputPolicy : public Policy {
 
   static int sign(int64_t difference) { return (difference > 0) - (difference < 0); }
 
-  // Counts turns of the batch, in both directions, whether the policy or a user made them.
+  // Counts turns of the batch, in both directions, whether the policy or a user made them. A switch before the first
+  // decision may have changed the batch.
   void follow(const Situation& situation) {
     const int64_t switched_at = situation.latest.consumed_samples - situation.samples_since_switch;
+    if (!last_ && switched_at > 0) batch_switched_at_ = switched_at;
     const int direction = last_ ? sign(situation.current.global_batch - last_->global_batch) : 0;
     if (direction != 0) {
-      const double stayed = static_cast<double>(switched_at - batch_switched_at_);
+      const double stayed = static_cast<double>(switched_at - batch_switched_at_.value_or(0));
       if (direction == -direction_) {
         turns_ = stayed < quick_turn * patience() ? turns_ + 1 : 0;
       } else {
@@ -290,7 +292,7 @@ class GoodputPolicy : public Policy {
   }
 
   double price_factor_of_turning(const Situation& situation) const {
-    const auto since = static_cast<double>(situation.latest.consumed_samples - batch_switched_at_);
+    const auto since = static_cast<double>(situation.latest.consumed_samples - batch_switched_at_.value_or(0));
     return since >= patience() ? 1 : patience() / std::max(1.0, since);
   }
 
@@ -395,10 +397,10 @@ class GoodputPolicy : public Policy {
     return concat(steps, " of ", least_steps, " steps since the last switch");
   }
 
-  // Explains why this move has to wait after earlier switches; empty if the move need not wait. A change of the batch
-  // waits until the noise scale has been measured in the current batch. It waits at most for the window of the noise
-  // scale's averages, which is a fraction of the samples so far. In a run's first batch nothing else has been measured,
-  // and a decision already takes the noise scale's interval into account.
+  // Explains why this move has to wait after earlier switches; empty if the move need not wait. Where the batch has
+  // changed before, another change waits until the noise scale has been measured in the current batch. It waits at most
+  // for the window of the noise scale's averages, which is a fraction of the samples so far. In a run's first batch the
+  // averages contain no other batch, and a decision already takes the noise scale's interval into account.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
@@ -408,9 +410,8 @@ class GoodputPolicy : public Policy {
             contract_.why_forbidden(candidate.configuration.global_batch, situation.latest.consumed_samples)) {
       return why;
     }
-    const bool is_first_batch = direction_ == 0;
-    if (is_first_batch) return std::nullopt;
-    const int64_t samples = situation.latest.consumed_samples - batch_switched_at_;
+    if (!batch_switched_at_) return std::nullopt;
+    const int64_t samples = situation.latest.consumed_samples - *batch_switched_at_;
     const auto memory =
         static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));
     const int64_t due = std::min(config_.adapt.dwell_samples, memory);
@@ -484,11 +485,11 @@ class GoodputPolicy : public Policy {
 
   JobConfig config_;
   std::optional<NoiseTrace> truth_;
-  std::optional<Configuration> last_;  // configuration at the decision before
-  int direction_ = 0;                  // sign of the latest change of batch
-  int64_t batch_switched_at_ = 0;      // in consumed samples
-  RunMark batch_seen_at_;              // the first decision in this batch
-  int turns_ = 0;                      // turns of the batch in a row, each soon after the one before
+  std::optional<Configuration> last_;         // configuration at the decision before
+  int direction_ = 0;                         // sign of the latest change of batch
+  std::optional<int64_t> batch_switched_at_;  // in consumed samples; empty in the run's first batch
+  RunMark batch_seen_at_;                     // the first decision in this batch
+  int turns_ = 0;                             // turns of the batch in a row, each soon after the one before
   AdaptContract contract_;
 };
 

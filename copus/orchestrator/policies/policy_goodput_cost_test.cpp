@@ -170,10 +170,13 @@ TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThan
   // A run's first batch has no predecessor, so the averages hold nothing of another batch.
   Question first{{candidate(pipeline, 16, 1), candidate(pipeline, 32, 1)}, {pipeline, 16, 1}, {}};
   set_noise(first.latest, 1e6);
-  first.samples_since_switch = 2 * 16;
+  first.samples_since_switch = first.latest.consumed_samples = 2 * 16;
   EXPECT_THAT(first.ask(config).reason, HasSubstr("2 of 3 steps since the last switch"));
-  first.samples_since_switch = 3 * 16;
+  first.samples_since_switch = first.latest.consumed_samples = 3 * 16;
   EXPECT_TRUE(first.ask(config).target);
+  // After a switch before the first decision, which a user may have forced, they may.
+  first.latest.consumed_samples = 4 * 16;
+  EXPECT_THAT(first.ask(config).reason, HasSubstr("3 of 32 steps since the last change"));
 }
 
 TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
