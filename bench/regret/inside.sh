@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Simulates the runs of inside.md and keeps a row for each in data/FOLDER.
-# Usage: inside.sh PATH_TO_COPUS [FIRST_SCENARIO SCENARIOS FOLDER], by default 300 16 inside
+# Usage: inside.sh PATH_TO_COPUS [FIRST_SCENARIO SCENARIOS FOLDER [GROUP]], by default 300 16 inside and both groups
 set -euo pipefail
 program=$1
 first=${2:-300} scenarios=${3:-16}
 data=$(dirname "$0")/data/${4:-inside}
 mkdir -p "$data"
-for group in by-prior held-back; do
+for group in ${5:-by-prior held-back}; do
   for budget in 0.01 0; do
     policies="copus static"
     [ $budget = 0.01 ] && policies=copus
