@@ -10,13 +10,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "evaluat
 
 import law  # noqa: E402
 
+from rows import finished  # noqa: E402
+
 MULTIPLES = (0.5, 2, 4, 8)  # of the reference batch
 EXPONENTS = (0, 0.25, 0.5)  # of B / B_ref in the rate
 RUNGS = (0.125, 0.25, 0.5, 1, 2)  # of a branch's length, in the reference batch
 RATES = (0.5, 1, 2)  # times run_rate; more follow while the best is at an end
 MOST_RATE = 8  # and its inverse
-SCREENING_SEED = 301
-SEEDS = (311, 312, 313, 314)
+SCREENING_SEED = 401
+SEEDS = (411, 412, 413, 414)
 JOB_SEQUENCE = 2048  # tokens of a sample of the job that the modelled clock stands for
 JOB = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "gpus": 64, "sequence_length": JOB_SEQUENCE, "space": "wide"}
 
@@ -100,7 +102,7 @@ CPU = Scale("cpu", "fp32", 48, 2, 128, {"30M": 1, "85M": 2}, 32, 64, 4, 64, 2.0,
 
 
 def branch_length(scale: Scale, point: int) -> int:
-    """Samples of a branch: the largest batch makes 32 updates, and a late branch lasts an eighth of its trunk."""
+    """Samples of a branch: the largest batch makes 32 updates, or an eighth of the trunk so far, if that is more."""
     return max(2048 // scale.samples_divisor, point // 8)
 
 
@@ -166,14 +168,21 @@ def fixed_batches(scale: Scale) -> list[str]:
     return [f"static-{batch // scale.batch_divisor}" for batch in (32, 64, 128, 256)]
 
 
-def run_case(arm: str, rate: float, seed: int) -> dict:
-    return {"case": f"run-{arm}-r{rate:g}-s{seed}", "arm": arm, "rate": rate, "seed": seed}
+def run_case(scale: Scale, arm: str, rate: float, seed: int) -> dict:
+    """`run_samples` is the length of the run in a batch of run_batch, and so says how long it trains."""
+    return {"case": f"run-{arm}-r{rate:g}-s{seed}-n{scale.run_samples}", "arm": arm, "rate": rate, "seed": seed,
+            "run_samples": scale.run_samples}
 
 
-def screened(rows: list[dict], arm: str) -> dict[float, float]:
-    """Returns the loss at the end by rate, of the screening seed. A run that failed has an infinite loss."""
-    return {row["rate"]: math.inf if row["loss"] is None else row["loss"] for row in rows
-            if row["stage"] == "G2" and row["arm"] == arm and row["seed"] == SCREENING_SEED}
+def runs_of(scale: Scale, rows: list[dict]) -> list[dict]:
+    """Returns the rows of G2 whose runs are as long as `scale` says."""
+    return [row for row in rows if row["stage"] == "G2" and row["run_samples"] == scale.run_samples]
+
+
+def screened(scale: Scale, rows: list[dict], arm: str) -> dict[float, float]:
+    """Returns the loss at the end by rate, of the screening seed; infinite if the run diverged."""
+    return {row["rate"]: math.inf if row["loss"] is None else row["loss"] for row in runs_of(scale, rows)
+            if row["arm"] == arm and row["seed"] == SCREENING_SEED}
 
 
 def rates_of(losses: dict[float, float]) -> list[float]:
@@ -186,22 +195,23 @@ def rates_of(losses: dict[float, float]) -> list[float]:
 
 
 def screening_runs(scale: Scale, rows: list[dict]) -> list[dict]:
-    return [run_case(arm, rate, SCREENING_SEED) for arm in (*fixed_batches(scale), "copus")
-            for rate in rates_of(screened(rows, arm))]
+    return [run_case(scale, arm, rate, SCREENING_SEED) for arm in (*fixed_batches(scale), "copus")
+            for rate in rates_of(screened(scale, rows, arm))]
 
 
 def chosen(scale: Scale, rows: list[dict]) -> dict[str, tuple[str, float]] | None:
     """Returns the arm and the rate with the lowest screening loss for `copus`, `static` and `law`; None before all
-    screening runs are there."""
-    done = {row["case"] for row in rows}
+    screening runs have a result."""
+    done = finished(rows)
     if any(run["case"] not in done for run in screening_runs(scale, rows)):
         return None
     groups = {"copus": ["copus"], "static": fixed_batches(scale), "law": [f"static-{scale.law_batch}"]}
-    return {name: min(((arm, rate) for arm in arms for rate in screened(rows, arm)),
-                      key=lambda one: screened(rows, one[0])[one[1]]) for name, arms in groups.items()}
+    return {name: min(((arm, rate) for arm in arms for rate in screened(scale, rows, arm)),
+                      key=lambda one: screened(scale, rows, one[0])[one[1]]) for name, arms in groups.items()}
 
 
 def judged_runs(scale: Scale, rows: list[dict]) -> list[dict]:
     """Returns the runs that decide, seed by seed; none before the arms are chosen."""
     arms = chosen(scale, rows)
-    return [run_case(arm, rate, seed) for seed in SEEDS for arm, rate in dict.fromkeys(arms.values())] if arms else []
+    return [run_case(scale, arm, rate, seed) for seed in SEEDS
+            for arm, rate in dict.fromkeys(arms.values())] if arms else []
