@@ -283,8 +283,9 @@ class Plan:
             print(text, flush=True)
 
     def forecast(self, rows: list[dict], kind: str, share: float, seconds: float) -> float:
-        """Returns the seconds of a run: those of the longest finished run of its kind with the same share of the card;
-        without one, `seconds` and a slack. A run that was interrupted needs more than the seconds that it had."""
+        """Returns how many seconds a run will take: as many as the longest finished run of its kind with the same share
+        of the card. Before one has finished: `seconds` times SLACK. A run that was interrupted needs more time than it
+        had."""
         alike = [row for row in rows if row["stage"] != "failed" and row["kind"] == kind and row["share"] == share]
         known = [row["wall_seconds"] for row in alike if row["stage"] != "interrupted"] or [SLACK * seconds]
         return max(known + [SLACK * row["wall_seconds"] for row in alike if row["stage"] == "interrupted"])
@@ -389,9 +390,7 @@ def run_tasks(bench: Bench, plan: Plan, rows: list[dict], out: pathlib.Path) -> 
     with concurrent.futures.ThreadPoolExecutor(max(COPIES)) as pool:
         while True:
             for task in plan.tasks(rows):
-                if task.name in attempted:
-                    continue
-                if task.seconds > bench.seconds_left():
+                if task.name in attempted or task.seconds > bench.seconds_left():
                     continue
                 if sum(other.share for other, _ in running.values()) + task.share > 1.001:
                     break

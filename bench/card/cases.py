@@ -126,8 +126,8 @@ def trunk_settings(scale: Scale, seed: int, batch: int | None = None) -> dict:
 
 def modelled_seconds(scale: Scale, program: str) -> float:
     """Returns the modelled seconds that run_batch needs for run_samples in its fastest predicted layout. A run lasts as
-    long. Also checks that the ramp of law.py is the one batch law_batch, so that `law` is an arm of `static`. The law's
-    critical batch is that of the tokens that are trained."""
+    long. Also checks that the ramp of law.py is the one batch law_batch, so that `law` is an arm of `static`. law.py
+    computes the critical batch for the number of tokens that are trained here, not for the job's."""
     trained = CARD.run_samples * CARD.sequence_length
     at_end = law.critical_tokens(trained) / CARD.sequence_length / scale.batch_divisor
     settings = law.law_settings(program, JOB, scale.batches, scale.run_samples * JOB_SEQUENCE, at_end)

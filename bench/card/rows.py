@@ -1,5 +1,5 @@
-"""The files of results: one row for each attempt at a case, as a JSON line. Its `stage` is that of the result, "failed"
-if the program failed, or "interrupted" if the call ended first."""
+"""The files of results: one row for each attempt at a case, as a JSON line. Its `stage` is "failed" if the program
+failed, "interrupted" if the call ended first, and otherwise one of RESULTS."""
 
 import json
 import pathlib

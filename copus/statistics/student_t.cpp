@@ -1,6 +1,5 @@
 #include "copus/statistics/student_t.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>

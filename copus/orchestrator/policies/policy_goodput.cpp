@@ -202,8 +202,8 @@ class GoodputPolicy : public Policy {
     if (!last_ && switched_at > 0) batch_switched_at_ = switched_at;
     const int direction = last_ ? sign(situation.current.global_batch - last_->global_batch) : 0;
     if (direction != 0) {
-      const double stayed = static_cast<double>(switched_at - batch_switched_at_.value_or(0));
       if (direction == -direction_) {
+        const auto stayed = static_cast<double>(switched_at - *batch_switched_at_);
         turns_ = stayed < quick_turn * patience() ? turns_ + 1 : 0;
       } else {
         turns_ = std::max(0, turns_ - 1);
@@ -292,7 +292,7 @@ class GoodputPolicy : public Policy {
   }
 
   double price_factor_of_turning(const Situation& situation) const {
-    const auto since = static_cast<double>(situation.latest.consumed_samples - batch_switched_at_.value_or(0));
+    const auto since = static_cast<double>(situation.latest.consumed_samples - *batch_switched_at_);
     return since >= patience() ? 1 : patience() / std::max(1.0, since);
   }
 
