@@ -501,12 +501,13 @@ class Machines(MachinesTest):
 
     def test_all_end_when_the_first_launcher_is_stopped(self):
         job = self.start_endless()
+        pids = job[0].processes().values()  # an ending process has no environment, so it is not found later
         job[0].process.send_signal(signal.SIGSTOP)
         _, errors = job[1].finish()
         self.assertEqual(job[1].process.returncode, 1)
         self.assert_one_message(errors, "machine 1 has lost machine 0", "it was not heard for 2 s", "--resume")
         self.assertTrue(is_stopped(job[0].process.pid))
-        wait_until(lambda: not any(still_runs(pid) for pid in job[0].processes().values()), GONE_WITHIN)
+        wait_until(lambda: not any(still_runs(pid) for pid in pids), GONE_WITHIN)
         job[0].process.send_signal(signal.SIGCONT)
         errors = self.finish(job, 1, 1)
         self.assert_one_message(errors[0], "the job is ended")
