@@ -31,6 +31,7 @@ struct RegretCommandOptions {
   bool calibrated = false;
   std::optional<int64_t> scenario;
   ScenarioLength length;
+  std::optional<int64_t> interval_steps;
   bool trace = false;
   int64_t worst = 5;
   bool json = false;
@@ -45,6 +46,10 @@ struct JudgedRule {
 // Returns the configuration of the scenario's run under a rule: a policy and settings.
 RunConfig with_rule(const Scenario& scenario, const std::string& policy, const RegretCommandOptions& options) {
   std::vector<std::string> overrides;
+  if (options.interval_steps) {
+    overrides.push_back(
+        concat("adapt.interval_samples=", *options.interval_steps * scenario.config.train.global_batch));
+  }
   for (const std::string& setting : options.settings) {
     if (!setting.starts_with("adapt.") && !setting.starts_with("noise_scale.")) {
       throw UserError(concat("--set ", setting, ": a rule is a policy with settings of [adapt] and [noise_scale]; ",
@@ -265,6 +270,10 @@ void add_regret_bench(CLI::App& bench, CommandAction& action) {
   regret
       .add_option("--steps", options->length.steps,
                   "End each run where it would be after so many steps in its first batch")
+      ->check(steps);
+  regret
+      .add_option("--interval-steps", options->interval_steps,
+                  "Steps in a run's first batch between two decisions, in place of adapt.interval_samples")
       ->check(steps);
   regret.add_flag("--trace", options->trace, "Print every decision of that scenario");
   regret.add_option("--worst", options->worst, "How many of the worst scenarios to name")
