@@ -72,7 +72,7 @@ inline constexpr auto policy_traits = std::to_array<PolicyTraits>({
      .may_lack_choice = true},
 });
 
-inline constexpr const PolicyTraits& traits_of(PolicyKind policy) { return policy_traits[static_cast<size_t>(policy)]; }
+constexpr const PolicyTraits& traits_of(PolicyKind policy) { return policy_traits[static_cast<size_t>(policy)]; }
 static_assert(std::ranges::all_of(policy_traits, [](const PolicyTraits& row) { return &traits_of(row.kind) == &row; }));
 
 template <>

@@ -13,6 +13,6 @@ inline constexpr auto named_values<OptimizerKind> = std::to_array<NamedValue<Opt
     {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::signum, "signum"}, {OptimizerKind::muon, "muon"}});
 
 // Whether an update needs unsharded matrices. Ranks then assemble them before they agree on the step.
-inline constexpr bool needs_whole_matrices(OptimizerKind kind) { return kind == OptimizerKind::muon; }
+constexpr bool needs_whole_matrices(OptimizerKind kind) { return kind == OptimizerKind::muon; }
 
 }  // namespace copus

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "copus/description/model_description.h"
@@ -36,7 +37,7 @@ struct BlockElements {
 // Not thread-safe.
 class BlockCounter {
  public:
-  explicit BlockCounter(const ModelDescription& model) : model_(model) {}
+  explicit BlockCounter(ModelDescription model) : model_(std::move(model)) {}
 
   const BlockElements& of(const ParallelStrategy& strategy);
 

@@ -160,19 +160,18 @@ class SimulatedTraining {
       ++calibration.branches;
       if (branch.batch == batch) continue;
       const double error = common_error + world_.branch_error * std::sqrt(0.5) * draws_.normal();
-      const double logarithm = std::log((truth + batch) / (truth + larger)) + error;
-      if (logarithm < std::log(1.0 / 8) || logarithm > std::log(12.0 / 8)) continue;  // not within the ladder
+      // Losses beyond the ladder show its end.
+      const double logarithm =
+          std::clamp(std::log((truth + batch) / (truth + larger)) + error, std::log(1.0 / 8), std::log(12.0 / 8));
       efficiencies.values.push_back({.batch = larger,
                                      .rate_exponent = branch.rate_exponent,
                                      .repetition = branch.repetition,
                                      .logarithm = logarithm});
     }
-    if (const auto critical = critical_batch_of(efficiencies, larger, batch, request.repetitions)) {
-      calibration.critical_batch = critical->value;
-      calibration.deviation = critical->deviation;
-    } else {
-      calibration.reason = "the branches only bound it";
-    }
+    const double expected = config_.noise_scale.calibration * calibration.noise_scale;
+    const auto critical = critical_batch_of(efficiencies, larger, batch, request.repetitions, expected).value();
+    calibration.critical_batch = critical.value;
+    calibration.deviation = critical.deviation;
     ++run_.calibrations;
     run_.pause_seconds += calibration.seconds;
     run_.seconds += calibration.seconds;

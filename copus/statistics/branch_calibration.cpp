@@ -9,6 +9,7 @@
 
 #include "copus/base/error.h"
 #include "copus/statistics/efficiency.h"
+#include "copus/statistics/efficiency_belief.h"
 #include "copus/statistics/student_t.h"
 
 namespace copus {
@@ -25,7 +26,6 @@ constexpr int alpha_steps = 500;
 using Ladder = std::map<double, double>;  // loss by samples
 
 std::optional<double> equivalent_samples(const Ladder& ladder, double loss) {
-  if (!std::isfinite(loss)) return std::nullopt;
   for (auto few = ladder.begin(); few != ladder.end() && std::next(few) != ladder.end(); ++few) {
     const auto many = std::next(few);
     if (loss > few->second || loss < many->second) continue;
@@ -33,6 +33,11 @@ std::optional<double> equivalent_samples(const Ladder& ladder, double loss) {
     return few->first * std::pow(many->first / few->first, share);
   }
   return std::nullopt;
+}
+
+// Returns the samples of the end of the ladder beyond which the loss is.
+double samples_at_end(const Ladder& ladder, double loss) {
+  return loss > ladder.begin()->second ? ladder.begin()->first : ladder.rbegin()->first;
 }
 
 // One data point of the fit, which explains ln SE by the batch.
@@ -139,13 +144,14 @@ BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcome
   BranchEfficiencies efficiencies;
   for (const BranchOutcome& outcome : outcomes) {
     if (outcome.batch == reference_batch) continue;
-    const std::optional<double> equivalent = equivalent_samples(ladders[outcome.repetition], outcome.loss);
-    if (!equivalent) {
-      ++efficiencies.outside;
-      continue;
-    }
-    efficiencies.values.push_back(
-        {outcome.batch, outcome.rate_exponent, outcome.repetition, std::log(*equivalent / outcome.samples)});
+    const Ladder& ladder = ladders[outcome.repetition];
+    const bool is_comparable = std::isfinite(outcome.loss) && !ladder.empty();
+    const auto equivalent = is_comparable ? equivalent_samples(ladder, outcome.loss) : std::nullopt;
+    if (!equivalent) ++efficiencies.outside;
+    if (!is_comparable) continue;
+    const double samples = equivalent.value_or(samples_at_end(ladder, outcome.loss));
+    (equivalent ? efficiencies.values : efficiencies.bounds)
+        .push_back({outcome.batch, outcome.rate_exponent, outcome.repetition, std::log(samples / outcome.samples)});
   }
   return efficiencies;
 }
@@ -210,26 +216,38 @@ std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencie
 }
 
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
-                                                     double reference_batch, int64_t repetitions) {
-  COPUS_CHECK(batch > reference_batch && reference_batch > 0 && repetitions > 0, batch, ", ", reference_batch);
+                                                     double reference_batch, int64_t repetitions, double expected) {
+  COPUS_CHECK(batch > reference_batch && reference_batch > 0 && repetitions > 0 && expected > 0, batch, ", ",
+              reference_batch, ", ", expected);
   double sum = 0;
   int64_t count = 0;
-  for (const BranchEfficiency& value : efficiencies.values) {
-    if (value.batch != batch) continue;
-    sum += value.logarithm;
-    ++count;
+  for (const auto* const all : {&efficiencies.values, &efficiencies.bounds}) {
+    for (const BranchEfficiency& one : *all) {
+      if (one.batch != batch) continue;
+      sum += one.logarithm;
+      ++count;
+    }
   }
   if (count < repetitions) return std::nullopt;
-  const double efficiency = std::exp(sum / static_cast<double>(count));
-  if (efficiency * batch <= reference_batch || efficiency >= 1) return std::nullopt;
-  const double critical = (efficiency * batch - reference_batch) / (1 - efficiency);
-  // By how much ln SE changes with ln B_c.
-  const double slope = critical * (1 / (critical + reference_batch) - 1 / (critical + batch));
-  constexpr double largest_deviation = 1;
   constexpr double common = 0.5, own = 0.5;  // shares of the variance
-  const double deviation = branch_error * std::sqrt(common + own / static_cast<double>(count)) / slope;
-  if (deviation > largest_deviation) return std::nullopt;
-  return BranchCriticalBatch{critical, deviation};
+  const double measured = sum / static_cast<double>(count);
+  const double error = branch_error * std::sqrt(common + own / static_cast<double>(count));
+  // Sums over a grid of ln B_c, in deviations of the prior.
+  constexpr int steps = 640;
+  constexpr double widest = 8;
+  double weights = 0, first = 0, second = 0;
+  for (int step = 0; step <= steps; ++step) {
+    const double distance = widest * (2.0 * step / steps - 1);
+    const double critical = expected * std::exp(distance * deviation_of_calibration);
+    const double residual = (measured - std::log((critical + reference_batch) / (critical + batch))) / error;
+    const double weight = std::exp(-(distance * distance + residual * residual) / 2);
+    weights += weight;
+    first += weight * distance;
+    second += weight * distance * distance;
+  }
+  const double mean = first / weights;
+  return BranchCriticalBatch{expected * std::exp(mean * deviation_of_calibration),
+                             std::sqrt(second / weights - mean * mean) * deviation_of_calibration};
 }
 
 }  // namespace copus

@@ -31,7 +31,8 @@ struct BranchEfficiency {
 
 struct BranchEfficiencies {
   std::vector<BranchEfficiency> values;
-  int outside = 0;  // branches whose loss is beyond their ladder, so that their efficiency is unknown
+  std::vector<BranchEfficiency> bounds;  // of branches whose loss is beyond their ladder: the efficiency at its end
+  int outside = 0;                       // branches without a value: those with a bound, and diverged ones
 };
 
 // Builds the ladders from the rungs with a finite loss, and interpolates linearly in the logarithm of the samples.
@@ -89,11 +90,13 @@ struct BranchCriticalBatch {
 // assumed to be common to all repetitions.
 inline constexpr double branch_error = 0.19;
 
-// Solves SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162) for B_c. SE is the efficiency of
-// the branches of batch B: the geometric mean over `repetitions`, each with one such branch. Empty if a branch is
-// beyond its ladder, and if the branches only bound B_c: SE is not between B_ref / B and 1, or ln B_c has a standard
-// deviation above 1.
+// Returns the mean and the standard deviation of ln B_c after the branches of batch B, where
+//   SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162).
+// SE is the geometric mean over `repetitions`, each with one such branch; a bound counts as a value. Before the
+// branches, ln B_c is normal around ln `expected`, with the standard deviation `deviation_of_calibration`
+// (efficiency_belief.h). With it, branches that only bound B_c count as well: all critical batches far below B_ref have
+// the same SE, B_ref / B, and all far above B have SE = 1. Empty if a branch has diverged.
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
-                                                     double reference_batch, int64_t repetitions);
+                                                     double reference_batch, int64_t repetitions, double expected);
 
 }  // namespace copus

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "copus/statistics/efficiency.h"
+#include "copus/statistics/efficiency_belief.h"
 
 namespace copus {
 namespace {
@@ -48,7 +51,7 @@ TEST(BranchEfficiencies, TheLadderGivesBackItsOwnSamples) {
   EXPECT_EQ(found.values.back().repetition, 2);
 }
 
-TEST(BranchEfficiencies, ALossBeyondTheLadderIsCountedAndNotGuessed) {
+TEST(BranchEfficiencies, ALossBeyondTheLadderBoundsTheEfficiency) {
   std::vector<BranchOutcome> outcomes = branches(2, 0, 0, 1);
   outcomes.push_back({64, 0, length, 0, 10.0});
   outcomes.push_back({64, 0, length, 0, 1.4});
@@ -57,6 +60,9 @@ TEST(BranchEfficiencies, ALossBeyondTheLadderIsCountedAndNotGuessed) {
   const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
   EXPECT_EQ(found.outside, 4);
   EXPECT_EQ(found.values.size(), 20U);
+  ASSERT_EQ(found.bounds.size(), 2U);
+  EXPECT_NEAR(found.bounds[0].logarithm, std::log(1.0 / 16), 1e-12) << "worse than the lowest rung";
+  EXPECT_NEAR(found.bounds[1].logarithm, std::log(4), 1e-12) << "better than the highest rung";
 }
 
 // A diverged branch of the reference batch is no rung, and any diverged branch has an unknown efficiency.
@@ -145,31 +151,74 @@ BranchEfficiencies efficiencies_of(double batch, const std::vector<double>& all)
   return efficiencies;
 }
 
-TEST(CriticalBatchOf, SolvesForTheCriticalBatch) {
+// The mean and standard deviation of ln B_c by Simpson's rule over a wide range, after one branch of batch 64
+// against 8.
+std::pair<double, double> by_integration(double efficiency, double expected, double error) {
+  constexpr int steps = 20'000;
+  double weights = 0, first = 0, second = 0;
+  for (int step = 0; step <= steps; ++step) {
+    const double x = std::log(expected) + 21.0 * (2.0 * step / steps - 1);
+    const double distance = (x - std::log(expected)) / deviation_of_calibration;
+    const double residual = (std::log(efficiency) - std::log((std::exp(x) + 8) / (std::exp(x) + 64))) / error;
+    const double share = step == 0 || step == steps ? 1 : step % 2 == 1 ? 4 : 2;
+    const double weight = share * std::exp(-(distance * distance + residual * residual) / 2);
+    weights += weight;
+    first += weight * x;
+    second += weight * x * x;
+  }
+  const double mean = first / weights;
+  return {mean, std::sqrt(second / weights - mean * mean)};
+}
+
+TEST(CriticalBatchOf, IsTheMeanOfThePosterior) {
+  for (const double efficiency : {0.1251, 0.2, 0.5, 0.9, 1.2}) {
+    for (const double expected : {0.01, 20.0, 1e5}) {
+      const auto [mean, deviation] = by_integration(efficiency, expected, branch_error);
+      const auto found = critical_batch_of(efficiencies_of(64, {efficiency}), 64, 8, 1, expected);
+      ASSERT_TRUE(found);
+      // The grid is ten times as fine as the narrowest likelihood.
+      EXPECT_NEAR(std::log(found->value), mean, 1e-3) << efficiency << ", " << expected;
+      EXPECT_NEAR(found->deviation, deviation, 1e-3) << efficiency << ", " << expected;
+    }
+  }
+}
+
+TEST(CriticalBatchOf, AClearMeasurementOutweighsThePrior) {
   const double truth = 40, batch = 64;
   const double efficiency = (truth + reference) / (truth + batch);
-  const auto found = critical_batch_of(efficiencies_of(batch, {efficiency}), batch, reference, 1);
-  ASSERT_TRUE(found);
-  EXPECT_NEAR(found->value, truth, 1e-6);
-  // A change of ln SE by the error changes ln B_c by the deviation.
-  const double more = truth * std::exp(1e-4 * found->deviation);
-  EXPECT_NEAR(std::log((more + reference) / (more + batch) / efficiency), 1e-4 * branch_error, 1e-8);
+  for (const double expected : {4.0, 400.0}) {
+    const auto found = critical_batch_of(efficiencies_of(batch, {efficiency}), batch, reference, 1, expected);
+    EXPECT_NEAR(std::log(found->value / truth), 0, 0.3) << expected;
+    EXPECT_LT(found->deviation, 0.7);
+  }
 }
 
 TEST(CriticalBatchOf, RepetitionsNarrowTheIntervalToWhatTheyShare) {
-  const auto one = critical_batch_of(efficiencies_of(64, {0.4}), 64, 8, 1),
-             of_four = critical_batch_of(efficiencies_of(64, {0.4, 0.42, 0.38, 0.4}), 64, 8, 4);
-  ASSERT_TRUE(one && of_four);
-  EXPECT_NEAR(of_four->deviation / one->deviation, std::sqrt(0.5 + 0.5 / 4), 0.01);
-  EXPECT_NEAR(of_four->value, one->value, 0.01 * one->value);
+  const auto [one, deviation_of_one] = by_integration(0.4, 40, branch_error);
+  const auto [four, deviation_of_four] = by_integration(0.4, 40, branch_error * std::sqrt(0.5 + 0.5 / 4));
+  const auto found = critical_batch_of(efficiencies_of(64, {0.4, 0.42, 0.4 * 0.4 / 0.42, 0.4}), 64, 8, 4, 40);
+  EXPECT_NEAR(found->deviation, deviation_of_four, 1e-3);
+  EXPECT_LT(found->deviation, 0.85 * deviation_of_one);
 }
 
-TEST(CriticalBatchOf, BranchesThatOnlyBoundItShowNone) {
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {1.01}), 64, 8, 1)) << "a larger batch loses nothing";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.97}), 64, 8, 1)) << "too flat to tell";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.12}), 64, 8, 1)) << "samples count for nothing";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {0.5}), 64, 8, 1)) << "of another batch";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2)) << "one branch was beyond its ladder";
+// In branches of 8 and 64, all critical batches far below 8 look alike, and so do all far above 64. Such branches
+// exclude what is expected only if it is on the other side.
+TEST(CriticalBatchOf, BranchesThatOnlyBoundItCountAgainstTheOtherSideAlone) {
+  const auto found = [](double efficiency, double expected) {
+    BranchEfficiencies efficiencies = efficiencies_of(64, {});
+    efficiencies.bounds.push_back({64, 0.5, 0, std::log(efficiency)});
+    return *critical_batch_of(efficiencies, 64, 8, 1, expected);
+  };
+  constexpr double samples_count_for_nothing = 1.0 / 8, nothing_is_lost = 1.5;
+  EXPECT_LT(found(samples_count_for_nothing, 1000).value, 4);
+  EXPECT_NEAR(std::log(found(samples_count_for_nothing, 0.001).value / 0.001), 0, 0.05);
+  EXPECT_GT(found(nothing_is_lost, 0.1).value, 100);
+  EXPECT_NEAR(std::log(found(nothing_is_lost, 1e6).value / 1e6), 0, 0.05);
+}
+
+TEST(CriticalBatchOf, ADivergedBranchShowsNone) {
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {0.5}), 64, 8, 1, 20)) << "of another batch";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2, 20)) << "one branch diverged";
 }
 
 TEST(LogDeviation, AnEndOfTheRangeIsNoEndOfTheInterval) {

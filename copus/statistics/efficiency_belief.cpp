@@ -31,13 +31,13 @@ struct PriorComponent {
 // small.) docs/decisions/statistics.md derives the numbers:
 // - By tokens: 1.0e6 tokens after 1e9 tokens, growing with n^0.50. Four laws agree on this: Kaplan et al. 2020 (arXiv
 //   2001.08361), Zhang et al. 2024 (arXiv 2410.21676), Bergsma et al. 2025 (arXiv 2505.13738) and Merrill et al. 2025.
-// - By noise: 1.42 times the noise scale, with a standard deviation of the logarithm of 2.1 (McCandlish et al. 2018,
-//   arXiv 1812.06162, table 1).
+// - By noise: 1.42 times the noise scale (McCandlish et al. 2018, arXiv 1812.06162, table 1).
 // - Power 1 and rate slope 0: the hyperbola at its best rate (McCandlish et al. 2018, equations 2.6 and 2.7). The paper
 //   gives no deviations for power and rate slope; we chose them.
 const std::array<PriorComponent, 2> prior = {
     {{.mean = {std::log(1.0e6), 0.50, 0, 0, 0}, .deviation = {1.0, 0.15, 0.15, 0.2, 0.3}},
-     {.mean = {std::log(1.42 * noise_at_center), 0, 1, 0, 0}, .deviation = {2.1, 0.15, 0.15, 0.2, 0.3}}}};
+     {.mean = {std::log(1.42 * noise_at_center), 0, 1, 0, 0},
+      .deviation = {deviation_of_calibration, 0.15, 0.15, 0.2, 0.3}}}};
 
 // The standard deviation of ln B_c at one moment around the run's law. We chose it.
 constexpr double scatter_within_run = 0.2;

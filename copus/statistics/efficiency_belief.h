@@ -67,6 +67,9 @@ struct EfficiencyBelief {
   double effective_draws = 0;
 };
 
+// The standard deviation of ln(B_c / phi) among published runs (McCandlish et al. 2018, arXiv 1812.06162, table 1).
+inline constexpr double deviation_of_calibration = 2.1;
+
 // Returns the posterior. The same evidence and seed give the same draws, bit for bit; the run's layout and batch have
 // no influence. Throws InternalError if a batch, a moment or a deviation is not positive and finite.
 EfficiencyBelief believe(const EfficiencyEvidence& evidence, uint64_t seed);

@@ -85,7 +85,7 @@ RunCalibrations::RunCalibrations(const JobConfig& config)
 std::optional<CalibrationRequest> RunCalibrations::due(const Observation& latest, int64_t batch,
                                                        double step_seconds) const {
   if (!are_allowed_ || count_ == most_calibrations || !latest.share_done || latest.phase != SchedulePhase::main ||
-      !latest.noise_scale) {
+      !(latest.noise_scale > 0)) {
     return std::nullopt;
   }
   const double share = *latest.share_done;

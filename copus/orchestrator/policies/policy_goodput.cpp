@@ -80,7 +80,8 @@ class GoodputPolicy : public Policy {
       choice.predicted_gain = ranking.gains_of(*smaller).at_value;
       choice.reason = concat("back to ", to_string(*choice.target), ", since ", contract_.describe(*breach));
       contract_.forbid(situation.current.global_batch, situation.latest.consumed_samples);
-    } else if (const Saving most = most_saving(ranking, noise, situation); most.candidate != nullptr) {
+    } else if (const Search found = most_saving(ranking, noise, situation); found.most.candidate != nullptr) {
+      const Saving& most = found.most;
       const GoodputRanking::Gains& gains = ranking.gains_of(*most.candidate);
       choice.target = most.candidate->configuration;
       choice.predicted_gain = gains.at_value;
@@ -100,7 +101,7 @@ class GoodputPolicy : public Policy {
       choice.predicted_gain = ranking.gain_of(*measurable);
       choice.reason = concat("a batch of one sample never shows the noise scale: to ", to_string(*measurable));
     } else {
-      explain_hold(choice, ranking, noise, situation);
+      explain_hold(choice, found.waiting, ranking, noise, situation);
     }
     return choice;
   }
@@ -127,12 +128,20 @@ class GoodputPolicy : public Policy {
     bool is_exact = false;
   };
 
-  // Finds the candidate with the largest expected saving; none if it is best to stay. Candidates are considered in
-  // descending order of their saving without a pause (ties in their own order), until no later candidate can save more.
-  // A heap orders thousands of candidates by a cheap upper bound, and the exact saving is computed only for candidates
-  // that reach the heap's top. Forecasting a pause takes milliseconds, so among strategies that were never measured
-  // only the most promising ones get a forecast.
-  Saving most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
+  // The result of a search for the candidate with the largest expected saving.
+  struct Search {
+    Saving most;                         // without a candidate if it is best to stay
+    const Candidate* waiting = nullptr;  // a change in the current layout that would save more, and only has to wait
+  };
+
+  // Finds the candidate with the largest expected saving. A re-layout also has to save more than any measured change in
+  // the current layout, even one that still has to wait: few re-layouts are left, and waiting costs little. Otherwise a
+  // run that has just tried a bad batch would leave its layout, since it may not leave the batch yet. Candidates are
+  // considered in descending order of their saving without a pause (ties in their own order), until no later candidate
+  // can save more. A heap orders thousands of candidates by a cheap upper bound, and the exact saving is computed only
+  // for candidates that reach the heap's top. Forecasting a pause takes milliseconds, so among strategies that were
+  // never measured only the most promising ones get a forecast.
+  Search most_saving(const GoodputRanking& ranking, const NoiseBelief& noise, const Situation& situation) const {
     if (dwell_of_any(situation)) return {};
     std::vector<Saving> without_pause;
     without_pause.reserve(situation.candidates.size());
@@ -146,28 +155,29 @@ class GoodputPolicy : public Policy {
       return a.is_exact != b.is_exact ? a.is_exact : a.candidate > b.candidate;
     };
     std::make_heap(without_pause.begin(), without_pause.end(), is_later);
-    Saving most;
+    Search search;
     std::set<ParallelStrategy> to_try;
     while (!without_pause.empty()) {
       std::pop_heap(without_pause.begin(), without_pause.end(), is_later);
       auto& [at_most, candidate, is_exact] = without_pause.back();
-      if (at_most <= most.seconds) break;
+      if (at_most <= search.most.seconds) break;
       if (!is_exact) {
         at_most = seconds_saved(*candidate, ranking, situation, 0);
         is_exact = true;
         std::push_heap(without_pause.begin(), without_pause.end(), is_later);
         continue;
       }
-      consider({at_most, candidate}, ranking, noise, situation, to_try, most);
+      consider(*candidate, ranking, noise, situation, to_try, search);
       without_pause.pop_back();
     }
-    return most;
+    return search;
   }
 
-  // Replaces `most` by a candidate that is allowed and saves more, its pause included.
-  void consider(const Saving& without_pause, const GoodputRanking& ranking, const NoiseBelief& noise,
-                const Situation& situation, std::set<ParallelStrategy>& to_try, Saving& most) const {
-    const Candidate& candidate = *without_pause.candidate;
+  // Replaces the best candidate so far by one that is allowed and saves more, its pause included.
+  void consider(const Candidate& candidate, const GoodputRanking& ranking, const NoiseBelief& noise,
+                const Situation& situation, std::set<ParallelStrategy>& to_try, Search& search) const {
+    if (is_relayout(candidate, situation) && search.waiting != nullptr) return;
+    if (only_has_to_wait(candidate, ranking, noise, situation)) search.waiting = &candidate;
     if (prohibition(candidate, ranking, noise, situation)) return;
     if (is_relayout(candidate, situation) && !candidate.is_layout_measured) {
       const ParallelStrategy& strategy = candidate.configuration.strategy;
@@ -177,7 +187,7 @@ class GoodputPolicy : public Policy {
     const double pause = pause_of(candidate, situation);
     if (dwell_of_a_try(candidate, situation, pause)) return;
     const double seconds = seconds_saved(candidate, ranking, situation, pause);
-    if (seconds > most.seconds) most = {seconds, &candidate, true};
+    if (seconds > search.most.seconds) search.most = {seconds, &candidate, true};
   }
 
   // Returns an upper bound on seconds_saved without a pause. Computing the bound costs only a square root. It uses
@@ -282,8 +292,10 @@ class GoodputPolicy : public Policy {
   double price_of_relayouts(const Candidate& candidate, const Situation& situation) const {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
-    const auto share = static_cast<double>(relayouts) / static_cast<double>(std::max(relayouts, contract_.left()));
-    return share_to_save_by_relayouts * share * std::max(0.0, situation.latest.seconds_left);
+    const auto left = static_cast<double>(std::max(relayouts, contract_.left()));
+    const double scarcity = static_cast<double>(config_.adapt.most_relayouts) / (left * left);
+    return share_to_save_by_relayouts * scarcity * static_cast<double>(relayouts) *
+           std::max(0.0, situation.latest.seconds_left);
   }
 
   bool turns_back(const Candidate& candidate, const Situation& situation) const {
@@ -344,7 +356,30 @@ class GoodputPolicy : public Policy {
   // Explains why the run must not move to the candidate now, whatever time that would save; empty if it may.
   std::optional<std::string> prohibition(const Candidate& candidate, const GoodputRanking& ranking,
                                          const NoiseBelief& noise, const Situation& situation) const {
-    if (const std::optional<std::string> why = dwell(candidate, situation)) return why;
+    if (std::optional<std::string> why = dwell_of_any(situation)) return why;
+    if (std::optional<std::string> why = ban_of_batch(candidate, situation)) return why;
+    if (std::optional<std::string> why = dwell(candidate, situation)) return why;
+    return lasting_prohibition(candidate, ranking, noise, situation);
+  }
+
+  // Whether the run already knows the speed of this change in its layout, and may make it after a dwell.
+  bool only_has_to_wait(const Candidate& candidate, const GoodputRanking& ranking, const NoiseBelief& noise,
+                        const Situation& situation) const {
+    return !is_relayout(candidate, situation) && what_trying_tells(candidate, situation) == 0 &&
+           dwell(candidate, situation) && !ban_of_batch(candidate, situation) &&
+           !lasting_prohibition(candidate, ranking, noise, situation);
+  }
+
+  // Explains why the batch must not change to the candidate's; empty if it may.
+  std::optional<std::string> ban_of_batch(const Candidate& candidate, const Situation& situation) const {
+    if (candidate.configuration.global_batch == situation.current.global_batch) return std::nullopt;
+    if (situation.holds_batch) return why_batch_is_held(*situation.latest.phase);
+    return contract_.why_forbidden(candidate.configuration.global_batch, situation.latest.consumed_samples);
+  }
+
+  // Explains why the run must not move to the candidate, even if no dwell forbids it; empty if it may.
+  std::optional<std::string> lasting_prohibition(const Candidate& candidate, const GoodputRanking& ranking,
+                                                 const NoiseBelief& noise, const Situation& situation) const {
     if (const std::optional<std::string> why = waste(candidate, ranking)) return why;
     if (const std::optional<std::string> why = end_of_relayouts(candidate, situation)) return why;
     const GoodputRanking::Gains& gains = ranking.gains_of(candidate);
@@ -397,20 +432,13 @@ class GoodputPolicy : public Policy {
     return concat(steps, " of ", least_steps, " steps since the last switch");
   }
 
-  // Explains why this move has to wait after earlier switches; empty if the move need not wait. Where the batch has
+  // Explains why the batch has to wait after earlier changes; empty if it need not wait. Where the batch has
   // changed before, another change waits until the noise scale has been measured in the current batch. It waits at most
   // for the window of the noise scale's averages, which is a fraction of the samples so far. In a run's first batch the
   // averages contain no other batch, and a decision already takes the noise scale's interval into account.
   std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
-    if (std::optional<std::string> why = dwell_of_any(situation)) return why;
-    if (candidate.configuration.global_batch == batch) return std::nullopt;
-    if (situation.holds_batch) return why_batch_is_held(*situation.latest.phase);
-    if (std::optional<std::string> why =
-            contract_.why_forbidden(candidate.configuration.global_batch, situation.latest.consumed_samples)) {
-      return why;
-    }
-    if (!batch_switched_at_) return std::nullopt;
+    if (candidate.configuration.global_batch == batch || !batch_switched_at_) return std::nullopt;
     const int64_t samples = situation.latest.consumed_samples - *batch_switched_at_;
     const auto memory =
         static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));
@@ -445,10 +473,11 @@ class GoodputPolicy : public Policy {
   // returns the one with the highest Goodput. A batch may waste tokens because the noise scale has fallen, or because a
   // user has forced a large batch. Null if the current batch wastes no tokens, or if the switch has to wait.
   const Candidate* way_out_of_waste(const GoodputRanking& ranking, const Situation& situation) const {
-    if (!waste(ranking.current(), ranking)) return nullptr;
+    if (!waste(ranking.current(), ranking) || dwell_of_any(situation)) return nullptr;
     const Candidate* best = nullptr;
     for (const Candidate& candidate : situation.candidates) {
-      if (is_relayout(candidate, situation) || waste(candidate, ranking) || dwell(candidate, situation)) continue;
+      if (is_relayout(candidate, situation) || waste(candidate, ranking)) continue;
+      if (ban_of_batch(candidate, situation) || dwell(candidate, situation)) continue;
       if (best == nullptr || ranking.gains_of(candidate).at_value > ranking.gains_of(*best).at_value) {
         best = &candidate;
       }
@@ -469,7 +498,7 @@ class GoodputPolicy : public Policy {
   }
 
   // Explains why the run does not move to the best candidate.
-  void explain_hold(Choice& choice, const GoodputRanking& ranking, const NoiseBelief& noise,
+  void explain_hold(Choice& choice, const Candidate* waiting, const GoodputRanking& ranking, const NoiseBelief& noise,
                     const Situation& situation) const {
     const Configuration& best = choice.best.front().configuration;
     if (best == situation.current) {
@@ -479,8 +508,10 @@ class GoodputPolicy : public Policy {
     choice.predicted_gain = ranking.gain_of(best);
     const Candidate& candidate = *find_candidate(situation.candidates, best);
     const std::optional<std::string> why = objection(candidate, ranking, noise, situation);
-    choice.reason =
-        concat("holds: best is ", to_string(best), "; ", why.value_or("others would save more without their pauses"));
+    const std::string otherwise = waiting != nullptr ? concat(to_string(waiting->configuration),
+                                                              " saves more: ", dwell(*waiting, situation).value_or(""))
+                                                     : "others would save more without their pauses";
+    choice.reason = concat("holds: best is ", to_string(best), "; ", why.value_or(otherwise));
   }
 
   JobConfig config_;

@@ -179,6 +179,31 @@ TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThan
   EXPECT_THAT(first.ask(config).reason, HasSubstr("3 of 32 steps since the last change"));
 }
 
+// A run has just gone from a batch of 16 to one of 32, which is worse, and must not go back yet.
+TEST(GoodputPolicy, ARelayoutHasToSaveMoreThanAKnownChangeThatOnlyHasToWait) {
+  const RunConfig config = copus_config(16);
+  const auto choice_with = [&](double seconds_in_other_layout, double seconds_before, int64_t samples) {
+    Question question{{candidate(pipeline, 16, seconds_before, 0), candidate(pipeline, 32, 4, 0),
+                       candidate(data, 32, seconds_in_other_layout, 0)},
+                      {pipeline, 16, 1},
+                      {}};
+    set_noise(question.latest, 1e6);
+    const std::unique_ptr<Policy> policy = make_policy(config);
+    question.samples_since_switch = question.latest.consumed_samples = 1'000'000;
+    question.ask(*policy);
+    question.current.global_batch = 32;
+    question.samples_since_switch = samples;
+    question.latest.consumed_samples += samples;
+    return question.ask(*policy);
+  };
+  const Choice held = choice_with(3.5, 1, 1024);
+  EXPECT_FALSE(held.target);
+  EXPECT_THAT(held.reason, HasSubstr("1024 of 2048 samples since the last change of the batch"));
+  EXPECT_EQ(choice_with(3.5, 1, 2048).target, (Configuration{pipeline, 16, 1}));
+  EXPECT_EQ(choice_with(1.5, 1, 1024).target, (Configuration{data, 32, 1})) << "it saves more";
+  EXPECT_EQ(choice_with(3.5, 2, 1024).target, (Configuration{data, 32, 1})) << "the batch before saves nothing";
+}
+
 TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
   const RunConfig config = copus_config(16);
   Question question{{candidate(pipeline, 16, 2), candidate(data, 16, 1)}, {pipeline, 16, 1}, {}};
@@ -254,6 +279,13 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreTheFewerAreLeftAndTheLongerTheRun) {
   EXPECT_FALSE(moves_after(1.9 * due / share_saved));
   EXPECT_TRUE(moves_after(2.1 * due / share_saved));
   config.adapt.most_relayouts = 6;
+  // After three of the six re-layouts; ask() counts the third.
+  const std::unique_ptr<Policy> policy = make_policy(config);
+  for (const ParallelStrategy& strategy : {data, pipeline, data}) policy->observe(question.latest, {strategy, 16, 1});
+  for (const auto& [after, moves] : {std::pair(3.8, false), std::pair(4.2, true)}) {
+    question.elapsed_seconds = after * due / share_saved;
+    EXPECT_EQ(question.ask(*policy).target.has_value(), moves);
+  }
   question.candidates[1] = candidate(data, 16, 0.9, 0.001);
   question.candidates[1].is_layout_measured = false;
   EXPECT_FALSE(moves_after(1.9 * due / share_saved));

@@ -111,16 +111,15 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
   std::erase_if(outcomes, [&](const BranchOutcome& outcome) { return outcome.repetition >= repetitions; });
   calibration.branches = std::ssize(outcomes);
   const BranchEfficiencies efficiencies = branch_efficiencies(outcomes, batch);
+  const double expected = config.noise_scale.calibration * calibration.noise_scale;
   const auto critical =
-      critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, repetitions);
+      critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, repetitions, expected);
   if (critical) {
     calibration.critical_batch = critical->value;
     calibration.deviation = critical->deviation;
   } else {
-    calibration.reason = efficiencies.outside > 0
-                             ? concat(efficiencies.outside, " of ", repetitions,
-                                      " in the larger batch ended beyond the losses of the run's batch")
-                             : "they only bound it: the loss hardly depends on the batch, or on the samples";
+    const auto diverged = efficiencies.outside - std::ssize(efficiencies.bounds);
+    calibration.reason = concat("of ", repetitions, " in the larger batch ", diverged, " diverged");
   }
   return {.calibration = calibration};
 }
