@@ -11,10 +11,13 @@ namespace {
 constexpr double smallest_noise_scale = 1e-3, largest_noise_scale = 1e9;
 
 // With fewer measurements, the law's growth would be only its prior's. In simulated runs this was worse than c phi.
-constexpr size_t least_measurements_of_a_law = 3;
+// Branches that say hardly more than the prior, whose deviation of ln B_c is 2.1, do not count.
+constexpr int64_t least_measurements_of_a_law = 3;
+constexpr double largest_deviation = 1;
 
 std::optional<EfficiencyLaw> law_of(const NoiseScaleConfig& config) {
-  if (config.critical_batches.size() < least_measurements_of_a_law) return std::nullopt;
+  const auto tells = [](const MeasuredCriticalBatch& at) { return at.deviation <= largest_deviation; };
+  if (std::ranges::count_if(config.critical_batches, tells) < least_measurements_of_a_law) return std::nullopt;
   return expected_law(evidence_of(config));
 }
 

@@ -26,6 +26,7 @@ constexpr int alpha_steps = 500;
 using Ladder = std::map<double, double>;  // loss by samples
 
 std::optional<double> equivalent_samples(const Ladder& ladder, double loss) {
+  if (!std::isfinite(loss)) return std::nullopt;
   for (auto few = ladder.begin(); few != ladder.end() && std::next(few) != ladder.end(); ++few) {
     const auto many = std::next(few);
     if (loss > few->second || loss < many->second) continue;
@@ -137,21 +138,29 @@ class Fit {
 
 BranchEfficiencies branch_efficiencies(const std::vector<BranchOutcome>& outcomes, double reference_batch) {
   std::map<int64_t, Ladder> ladders;
+  std::set<int64_t> incomplete;  // repetitions in which a rung has diverged
   for (const BranchOutcome& outcome : outcomes) {
-    const bool is_rung = outcome.batch == reference_batch && std::isfinite(outcome.loss);
-    if (is_rung) ladders[outcome.repetition][outcome.samples] = outcome.loss;
+    if (outcome.batch != reference_batch) continue;
+    if (std::isfinite(outcome.loss)) {
+      ladders[outcome.repetition][outcome.samples] = outcome.loss;
+    } else {
+      incomplete.insert(outcome.repetition);
+    }
   }
   BranchEfficiencies efficiencies;
   for (const BranchOutcome& outcome : outcomes) {
     if (outcome.batch == reference_batch) continue;
+    BranchEfficiency branch{outcome.batch, outcome.rate_exponent, outcome.repetition};
     const Ladder& ladder = ladders[outcome.repetition];
-    const bool is_comparable = std::isfinite(outcome.loss) && !ladder.empty();
-    const auto equivalent = is_comparable ? equivalent_samples(ladder, outcome.loss) : std::nullopt;
-    if (!equivalent) ++efficiencies.outside;
-    if (!is_comparable) continue;
-    const double samples = equivalent.value_or(samples_at_end(ladder, outcome.loss));
-    (equivalent ? efficiencies.values : efficiencies.bounds)
-        .push_back({outcome.batch, outcome.rate_exponent, outcome.repetition, std::log(samples / outcome.samples)});
+    if (const auto equivalent = equivalent_samples(ladder, outcome.loss)) {
+      branch.logarithm = std::log(*equivalent / outcome.samples);
+      efficiencies.values.push_back(branch);
+      continue;
+    }
+    ++efficiencies.outside;
+    if (ladder.empty() || incomplete.contains(outcome.repetition) || !std::isfinite(outcome.loss)) continue;
+    branch.logarithm = std::log(samples_at_end(ladder, outcome.loss) / outcome.samples);
+    efficiencies.bounds.push_back(branch);
   }
   return efficiencies;
 }

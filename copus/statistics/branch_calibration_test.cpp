@@ -76,6 +76,10 @@ TEST(BranchEfficiencies, WhatDivergedIsWorthNothingThatIsKnown) {
   const BranchEfficiencies found = branch_efficiencies(outcomes, reference);
   EXPECT_EQ(found.outside, 1);
   EXPECT_EQ(found.values.size(), 19U);
+  EXPECT_TRUE(found.bounds.empty());
+  outcomes.push_back({64, 0, length, 1, 10.0});
+  EXPECT_EQ(branch_efficiencies(outcomes, reference).outside, 2);
+  EXPECT_TRUE(branch_efficiencies(outcomes, reference).bounds.empty()) << "the shortest rung is missing";
   for (const BranchEfficiency& value : found.values) {
     EXPECT_NEAR(value.logarithm, std::log(statistical_efficiency(value.batch, 2 * phi, reference)), 0.05);
   }
@@ -176,7 +180,7 @@ TEST(CriticalBatchOf, IsTheMeanOfThePosterior) {
       const auto [mean, deviation] = by_integration(efficiency, expected, branch_error);
       const auto found = critical_batch_of(efficiencies_of(64, {efficiency}), 64, 8, 1, expected);
       ASSERT_TRUE(found);
-      // The grid is ten times as fine as the narrowest likelihood.
+      // The grid is some seven times as fine as the narrowest posterior.
       EXPECT_NEAR(std::log(found->value), mean, 1e-3) << efficiency << ", " << expected;
       EXPECT_NEAR(found->deviation, deviation, 1e-3) << efficiency << ", " << expected;
     }
@@ -188,6 +192,7 @@ TEST(CriticalBatchOf, AClearMeasurementOutweighsThePrior) {
   const double efficiency = (truth + reference) / (truth + batch);
   for (const double expected : {4.0, 400.0}) {
     const auto found = critical_batch_of(efficiencies_of(batch, {efficiency}), batch, reference, 1, expected);
+    ASSERT_TRUE(found);
     EXPECT_NEAR(std::log(found->value / truth), 0, 0.3) << expected;
     EXPECT_LT(found->deviation, 0.7);
   }
@@ -197,6 +202,7 @@ TEST(CriticalBatchOf, RepetitionsNarrowTheIntervalToWhatTheyShare) {
   const auto [one, deviation_of_one] = by_integration(0.4, 40, branch_error);
   const auto [four, deviation_of_four] = by_integration(0.4, 40, branch_error * std::sqrt(0.5 + 0.5 / 4));
   const auto found = critical_batch_of(efficiencies_of(64, {0.4, 0.42, 0.4 * 0.4 / 0.42, 0.4}), 64, 8, 4, 40);
+  ASSERT_TRUE(found);
   EXPECT_NEAR(found->deviation, deviation_of_four, 1e-3);
   EXPECT_LT(found->deviation, 0.85 * deviation_of_one);
 }
@@ -216,9 +222,9 @@ TEST(CriticalBatchOf, BranchesThatOnlyBoundItCountAgainstTheOtherSideAlone) {
   EXPECT_NEAR(std::log(found(nothing_is_lost, 1e6).value / 1e6), 0, 0.05);
 }
 
-TEST(CriticalBatchOf, ADivergedBranchShowsNone) {
+TEST(CriticalBatchOf, WithoutABranchOfEachRepetitionThereIsNone) {
   EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {0.5}), 64, 8, 1, 20)) << "of another batch";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2, 20)) << "one branch diverged";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2, 20)) << "the other one diverged";
 }
 
 TEST(LogDeviation, AnEndOfTheRangeIsNoEndOfTheInterval) {

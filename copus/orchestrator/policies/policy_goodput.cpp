@@ -34,12 +34,12 @@ constexpr size_t most_forecasts = 4;
 // in which a change costs no loss: with 0, 2 and 8 steps the times differed by at most 0.3 %.
 constexpr double steps_of_a_batch_change = 2;
 
-// The fraction of the remaining time that all remaining re-layouts together have to save. Each of them has to save an
-// equal part. adapt.most_relayouts limits the number of re-layouts, so a re-layout for a small gain early in a run is
-// missing later. With this price the run takes a large gain at once, and a small gain only after the gain has lasted
-// for some time. The value was tuned on the chosen group of simulated runs, in which 0.002 to 0.005 do equally well
+// The fraction of the remaining time that the last re-layout has to save. With n left, each has to save 1 / n^2 of it.
+// adapt.most_relayouts limits the number of re-layouts, so a re-layout for a small gain early in a run is missing
+// later. With this price the run takes a large gain at once, and a small gain only after the gain has lasted for some
+// time. The price with six left was tuned on the chosen group of simulated runs, the square on later ones
 // (docs/decisions/orchestrator.md).
-constexpr double share_to_save_by_relayouts = 0.003;
+constexpr double share_to_save_by_last_relayout = 0.018;
 
 // Base of the price of a turn. A turn is a change of the batch in the opposite direction to the previous change. The
 // noise scale phi depends on the learning rate (McCandlish et al. 2018, arXiv 1812.06162, and Gray et al. 2024, arXiv
@@ -101,7 +101,7 @@ class GoodputPolicy : public Policy {
       choice.predicted_gain = ranking.gain_of(*measurable);
       choice.reason = concat("a batch of one sample never shows the noise scale: to ", to_string(*measurable));
     } else {
-      explain_hold(choice, found.waiting, ranking, noise, situation);
+      explain_hold(choice, found.waiting.candidate, ranking, noise, situation);
     }
     return choice;
   }
@@ -130,8 +130,8 @@ class GoodputPolicy : public Policy {
 
   // The result of a search for the candidate with the largest expected saving.
   struct Search {
-    Saving most;                         // without a candidate if it is best to stay
-    const Candidate* waiting = nullptr;  // a change in the current layout that would save more, and only has to wait
+    Saving most;     // without a candidate if it is best to stay
+    Saving waiting;  // the best change in the current layout that only has to wait; counted from the end of its wait
   };
 
   // Finds the candidate with the largest expected saving. A re-layout also has to save more than any measured change in
@@ -176,8 +176,16 @@ class GoodputPolicy : public Policy {
   // Replaces the best candidate so far by one that is allowed and saves more, its pause included.
   void consider(const Candidate& candidate, const GoodputRanking& ranking, const NoiseBelief& noise,
                 const Situation& situation, std::set<ParallelStrategy>& to_try, Search& search) const {
-    if (is_relayout(candidate, situation) && search.waiting != nullptr) return;
-    if (only_has_to_wait(candidate, ranking, noise, situation)) search.waiting = &candidate;
+    if (only_has_to_wait(candidate, ranking, noise, situation)) {
+      const double wait = dwell(candidate, situation)->steps * ranking.current().step_seconds;
+      const double share = std::max(0.0, 1 - wait / horizon(situation));
+      const Saving waiting{share * seconds_saved(candidate, ranking, situation, 0), &candidate, true};
+      if (waiting.seconds > search.waiting.seconds) search.waiting = waiting;
+      const bool is_beaten = search.most.seconds <= search.waiting.seconds;
+      if (is_beaten && search.most.candidate != nullptr && is_relayout(*search.most.candidate, situation)) {
+        search.most = {};
+      }
+    }
     if (prohibition(candidate, ranking, noise, situation)) return;
     if (is_relayout(candidate, situation) && !candidate.is_layout_measured) {
       const ParallelStrategy& strategy = candidate.configuration.strategy;
@@ -187,6 +195,7 @@ class GoodputPolicy : public Policy {
     const double pause = pause_of(candidate, situation);
     if (dwell_of_a_try(candidate, situation, pause)) return;
     const double seconds = seconds_saved(candidate, ranking, situation, pause);
+    if (is_relayout(candidate, situation) && seconds <= search.waiting.seconds) return;
     if (seconds > search.most.seconds) search.most = {seconds, &candidate, true};
   }
 
@@ -293,8 +302,7 @@ class GoodputPolicy : public Policy {
     const int64_t relayouts = relayouts_to(candidate, situation);
     if (relayouts == 0 || !std::isfinite(situation.latest.seconds_left)) return 0;
     const auto left = static_cast<double>(std::max(relayouts, contract_.left()));
-    const double scarcity = static_cast<double>(config_.adapt.most_relayouts) / (left * left);
-    return share_to_save_by_relayouts * scarcity * static_cast<double>(relayouts) *
+    return share_to_save_by_last_relayout / (left * left) * static_cast<double>(relayouts) *
            std::max(0.0, situation.latest.seconds_left);
   }
 
@@ -358,7 +366,7 @@ class GoodputPolicy : public Policy {
                                          const NoiseBelief& noise, const Situation& situation) const {
     if (std::optional<std::string> why = dwell_of_any(situation)) return why;
     if (std::optional<std::string> why = ban_of_batch(candidate, situation)) return why;
-    if (std::optional<std::string> why = dwell(candidate, situation)) return why;
+    if (const std::optional<Dwell> rest = dwell(candidate, situation)) return rest->reason;
     return lasting_prohibition(candidate, ranking, noise, situation);
   }
 
@@ -432,27 +440,34 @@ class GoodputPolicy : public Policy {
     return concat(steps, " of ", least_steps, " steps since the last switch");
   }
 
-  // Explains why the batch has to wait after earlier changes; empty if it need not wait. Where the batch has
+  // The rest of a dwell, at most: its reason and its length.
+  struct Dwell {
+    std::string reason;
+    double steps = 0;  // in the current configuration
+  };
+
+  // Returns how long the batch still has to wait after earlier changes; empty if it need not wait. Where the batch has
   // changed before, another change waits until the noise scale has been measured in the current batch. It waits at most
   // for the window of the noise scale's averages, which is a fraction of the samples so far. In a run's first batch the
   // averages contain no other batch, and a decision already takes the noise scale's interval into account.
-  std::optional<std::string> dwell(const Candidate& candidate, const Situation& situation) const {
+  std::optional<Dwell> dwell(const Candidate& candidate, const Situation& situation) const {
     const int64_t batch = situation.current.global_batch;
     if (candidate.configuration.global_batch == batch || !batch_switched_at_) return std::nullopt;
     const int64_t samples = situation.latest.consumed_samples - *batch_switched_at_;
     const auto memory =
         static_cast<int64_t>(NoiseWindow().largest_share * static_cast<double>(situation.latest.consumed_samples));
     const int64_t due = std::min(config_.adapt.dwell_samples, memory);
-    if (samples < due) {
-      return concat(samples, " of ", due, " samples since the last change of the batch (",
-                    due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")");
-    }
-    if (samples / batch < config_.adapt.dwell_steps &&
-        !batch_seen_at_.has_passed(NoiseWindow().largest_share, situation.latest.share_done)) {
-      return concat(samples / batch, " of ", config_.adapt.dwell_steps,
-                    " steps since the last change of the batch (adapt.dwell_steps)");
-    }
-    return std::nullopt;
+    const int64_t steps = samples / batch;
+    const bool has_passed = batch_seen_at_.has_passed(NoiseWindow().largest_share, situation.latest.share_done);
+    const int64_t steps_due = has_passed ? 0 : config_.adapt.dwell_steps;
+    if (samples >= due && steps >= steps_due) return std::nullopt;
+    const std::string why =
+        samples < due
+            ? concat(samples, " of ", due, " samples since the last change of the batch (",
+                     due < config_.adapt.dwell_samples ? "a quarter of the run so far" : "adapt.dwell_samples", ")")
+            : concat(steps, " of ", steps_due, " steps since the last change of the batch (adapt.dwell_steps)");
+    const double by_samples = static_cast<double>(due - samples) / static_cast<double>(batch);
+    return Dwell{why, std::max(by_samples, static_cast<double>(steps_due - steps))};
   }
 
   // Returns the fastest candidate with the batch that the run had before the breach of the contract. Candidates in the
@@ -508,9 +523,11 @@ class GoodputPolicy : public Policy {
     choice.predicted_gain = ranking.gain_of(best);
     const Candidate& candidate = *find_candidate(situation.candidates, best);
     const std::optional<std::string> why = objection(candidate, ranking, noise, situation);
-    const std::string otherwise = waiting != nullptr ? concat(to_string(waiting->configuration),
-                                                              " saves more: ", dwell(*waiting, situation).value_or(""))
-                                                     : "others would save more without their pauses";
+    const std::string otherwise =
+        waiting != nullptr
+            ? concat(to_string(waiting->configuration),
+                     " saves more, and has to wait: ", prohibition(*waiting, ranking, noise, situation).value_or(""))
+            : "others would save more without their pauses";
     choice.reason = concat("holds: best is ", to_string(best), "; ", why.value_or(otherwise));
   }
 

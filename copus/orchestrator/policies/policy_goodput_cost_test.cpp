@@ -182,6 +182,7 @@ TEST(GoodputPolicy, TheBatchDwellsForTheLongestOfSamplesAndStepsAndForNoMoreThan
 // A run has just gone from a batch of 16 to one of 32, which is worse, and must not go back yet.
 TEST(GoodputPolicy, ARelayoutHasToSaveMoreThanAKnownChangeThatOnlyHasToWait) {
   const RunConfig config = copus_config(16);
+  double pause = 0, seconds_left = 1e6;
   const auto choice_with = [&](double seconds_in_other_layout, double seconds_before, int64_t samples) {
     Question question{{candidate(pipeline, 16, seconds_before, 0), candidate(pipeline, 32, 4, 0),
                        candidate(data, 32, seconds_in_other_layout, 0)},
@@ -194,6 +195,8 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreThanAKnownChangeThatOnlyHasToWait) {
     question.current.global_batch = 32;
     question.samples_since_switch = samples;
     question.latest.consumed_samples += samples;
+    question.relayout_seconds = pause;
+    question.latest.seconds_left = seconds_left;
     return question.ask(*policy);
   };
   const Choice held = choice_with(3.5, 1, 1024);
@@ -202,6 +205,13 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreThanAKnownChangeThatOnlyHasToWait) {
   EXPECT_EQ(choice_with(3.5, 1, 2048).target, (Configuration{pipeline, 16, 1}));
   EXPECT_EQ(choice_with(1.5, 1, 1024).target, (Configuration{data, 32, 1})) << "it saves more";
   EXPECT_EQ(choice_with(3.5, 2, 1024).target, (Configuration{data, 32, 1})) << "the batch before saves nothing";
+  pause = 1.5e5;
+  EXPECT_FALSE(choice_with(1.5, 1, 1024).target) << "less with its pause";
+  pause = 0;
+  seconds_left = 400;  // the wait takes 32 steps of 4 s
+  EXPECT_FALSE(choice_with(3, 1, 1024).target);
+  seconds_left = 150;
+  EXPECT_EQ(choice_with(3, 1, 1024).target, (Configuration{data, 32, 1})) << "hardly any time is left after the wait";
 }
 
 TEST(GoodputPolicy, ALayoutIsTriedOnlySomePausesAfterTheLastSwitch) {
@@ -260,14 +270,14 @@ TEST(GoodputPolicy, ATryIsMadeOnlyWhereOneMoreRelayoutBackIsLeft) {
   EXPECT_TRUE(question.ask(config).target);
 }
 
-// With six re-layouts left, one that needs none back has to save a sixth of 0.3 % of the time left, and a trial two
-// sixths. A gain of a tenth saves that much within ten times as long.
+// With n re-layouts left, one that needs none back has to save 1.8 % of the time left, divided by n^2, and a trial
+// twice that. A gain of a tenth saves that much within ten times as long.
 TEST(GoodputPolicy, ARelayoutHasToSaveMoreTheFewerAreLeftAndTheLongerTheRun) {
   RunConfig config = copus_config(16);
   config.adapt.most_relayouts = 6;
   Question question{{candidate(pipeline, 16, 1, 0), candidate(data, 16, 0.9, 0)}, {pipeline, 16, 1}, {}};
   question.latest.seconds_left = 1e6;
-  const double due = 1e6 * 0.003 / 6, share_saved = 0.1;
+  const double due = 1e6 * 0.018 / 36, share_saved = 0.1;
   const auto moves_after = [&](double seconds) {
     question.elapsed_seconds = seconds;
     return question.ask(config).target.has_value();
@@ -276,8 +286,8 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreTheFewerAreLeftAndTheLongerTheRun) {
   EXPECT_THAT(question.ask(config).reason, HasSubstr(", beyond the 8 min 20 s that the re-layout has to save"));
   EXPECT_TRUE(moves_after(1.01 * due / share_saved));
   config.adapt.most_relayouts = 3;
-  EXPECT_FALSE(moves_after(1.9 * due / share_saved));
-  EXPECT_TRUE(moves_after(2.1 * due / share_saved));
+  EXPECT_FALSE(moves_after(3.8 * due / share_saved));
+  EXPECT_TRUE(moves_after(4.2 * due / share_saved));
   config.adapt.most_relayouts = 6;
   // After three of the six re-layouts; ask() counts the third.
   const std::unique_ptr<Policy> policy = make_policy(config);

@@ -119,7 +119,9 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
     calibration.deviation = critical->deviation;
   } else {
     const auto diverged = efficiencies.outside - std::ssize(efficiencies.bounds);
-    calibration.reason = concat("of ", repetitions, " in the larger batch ", diverged, " diverged");
+    calibration.reason = concat(diverged, " of ", repetitions,
+                                " branches in the larger batch have no loss to compare: they diverged, or branches of ",
+                                "the run's batch did");
   }
   return {.calibration = calibration};
 }

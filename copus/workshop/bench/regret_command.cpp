@@ -55,6 +55,9 @@ RunConfig with_rule(const Scenario& scenario, const std::string& policy, const R
       throw UserError(concat("--set ", setting, ": a rule is a policy with settings of [adapt] and [noise_scale]; ",
                              "all else is the scenario's"));
     }
+    if (options.interval_steps && setting.starts_with("adapt.interval_samples")) {
+      throw UserError("--interval-steps sets adapt.interval_samples; give one of the two");
+    }
     overrides.push_back(setting);
   }
   overrides.push_back("adapt.policy=" + policy);
@@ -164,10 +167,11 @@ std::map<std::string, Families> by_family(const std::vector<RegretOutcome>& outc
   return families;
 }
 
-nlohmann::json to_json(const JudgedRule& rule, const std::vector<std::string>& settings) {
+nlohmann::json to_json(const JudgedRule& rule, const RegretCommandOptions& options) {
   nlohmann::json result = to_json(summarise(rule.outcomes));
   result["policy"] = rule.policy;
-  result["settings"] = settings;
+  result["settings"] = options.settings;
+  if (options.interval_steps) result["interval_steps"] = *options.interval_steps;
   for (const auto& [kind, families] : by_family(rule.outcomes)) {
     for (const auto& [family, outcomes] : families) result["by_" + kind][family] = to_json(summarise(outcomes));
   }
@@ -212,7 +216,7 @@ int run_scenarios(const RegretCommandOptions& options, const std::vector<Simulat
   const double seconds = monotonic_seconds() - start;
   if (options.json) {
     nlohmann::json result{{"group", to_string(options.group)}, {"scenarios", options.scenarios}, {"seconds", seconds}};
-    for (const JudgedRule& rule : rules) result["rules"].push_back(to_json(rule, options.settings));
+    for (const JudgedRule& rule : rules) result["rules"].push_back(to_json(rule, options));
     std::cout << json_text(result) << '\n' << std::flush;
     return 0;
   }
