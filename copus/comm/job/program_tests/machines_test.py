@@ -502,6 +502,7 @@ class Machines(MachinesTest):
     def test_all_end_when_the_first_launcher_is_stopped(self):
         job = self.start_endless()
         pids = job[0].processes().values()  # an ending process has no environment, so it is not found later
+        self.assertEqual(len(pids), 2)
         job[0].process.send_signal(signal.SIGSTOP)
         _, errors = job[1].finish()
         self.assertEqual(job[1].process.returncode, 1)
