@@ -34,6 +34,14 @@ TEST(BatchWorth, TwoMeasuredCriticalBatchesGiveAFactor) {
   EXPECT_NEAR(BatchWorth(config).critical_batch(20, 1000), 20 * std::exp((4 * std::log(3) + std::log(12)) / 5), 1e-9);
 }
 
+TEST(BatchWorth, MeasurementsThatTellLittleGiveNoLaw) {
+  JobConfig config;
+  config.noise_scale.critical_batches = {{1e6, 4e4, 8e4, 0.1}, {4e6, 5e3, 1e4, 0.1}, {1.6e7, 3e4, 6e4, 1.01}};
+  EXPECT_DOUBLE_EQ(BatchWorth(config).critical_batch(20, 1e5), 40) << "twice the noise scale, as in all three";
+  config.noise_scale.critical_batches[2].deviation = 0.99;
+  EXPECT_NE(BatchWorth(config).critical_batch(20, 1e5), 40);
+}
+
 // The result depends on the noise scale only as far as the measured critical batches do.
 TEST(BatchWorth, FollowsTheLawOfMeasuredCriticalBatches) {
   JobConfig config;

@@ -1,5 +1,6 @@
 #include "copus/orchestrator/controller/run_calibration.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 
 namespace copus {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr double step_seconds = 2;
 
@@ -69,6 +72,9 @@ TEST(RunCalibration, IsDueThreeTimesAtFourTimesTheShareOfTheOneBefore) {
   RunCalibrations early(adapting_run());
   for (int i = 0; i < 3; ++i) early.add(calibration_at(0.01, 10, 50));
   EXPECT_FALSE(early.due(observation_at(0.2), 16, step_seconds)) << "three are all";
+  Observation noiseless = observation_at(0.02);
+  noiseless.noise_scale = 0;
+  EXPECT_FALSE(RunCalibrations(adapting_run()).due(noiseless, 16, step_seconds)) << "c phi is no prior there";
 }
 
 TEST(RunCalibration, StaysWithinItsBudget) {
@@ -149,6 +155,9 @@ TEST(RunCalibration, SaysWhatItShowed) {
   calibration.branches = 6;
   calibration.branch_batch = 128;
   EXPECT_EQ(describe(calibration), "critical batch 50 samples (33.5 to 74.6) by 6 branches in batches of 16 and 128");
+  calibration.deviation = 1.5;
+  EXPECT_THAT(describe(calibration),
+              HasSubstr("(11.2 to 224) by 6 branches in batches of 16 and 128, which only bound"));
   calibration = calibration_at(0.01, 0, std::nullopt);
   calibration.branch_batch = 128;
   calibration.reason = "no memory";

@@ -205,8 +205,10 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreThanAKnownChangeThatOnlyHasToWait) {
   EXPECT_EQ(choice_with(3.5, 1, 2048).target, (Configuration{pipeline, 16, 1}));
   EXPECT_EQ(choice_with(1.5, 1, 1024).target, (Configuration{data, 32, 1})) << "it saves more";
   EXPECT_EQ(choice_with(3.5, 2, 1024).target, (Configuration{data, 32, 1})) << "the batch before saves nothing";
-  pause = 1.5e5;
-  EXPECT_FALSE(choice_with(1.5, 1, 1024).target) << "less with its pause";
+  pause = 2.5e5;
+  const Choice less = choice_with(0.9, 1, 1024);  // the best, but less with its pause
+  EXPECT_FALSE(less.target);
+  EXPECT_THAT(less.reason, HasSubstr("saves more, and has to wait: 1024 of 2048 samples"));
   pause = 0;
   seconds_left = 400;  // the wait takes 32 steps of 4 s
   EXPECT_FALSE(choice_with(3, 1, 1024).target);
