@@ -238,7 +238,7 @@ class Fields(ProgramTest):
                 "step": shape, "gns": ["--shapes", "tiny", "--steps", "4"], "decide": ["--rounds", "1"],
                 "comm": ["--ranks", "2", "--largest", "64", "--rounds", "1"], "agreement": ["--ranks", "8", "16"],
                 "relayout": ["--parameters", "tiny", "--from", "t=2", "--to", "p=2", "--rounds", "1"],
-                "regret": ["--scenarios", "1", "--policy", "static", "--steps", "200"]}.items():
+                "regret": ["--scenarios", "1", "--policy", "static", "--steps", "200", "--interval-steps", "64"]}.items():
             self.assert_documented(BENCHES, f"copus bench {bench}", self.printed("bench", bench, *options, "--json"))
 
 
