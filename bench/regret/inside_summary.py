@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the table of inside.md from the rows in data/FOLDER.
 
-Usage: inside_summary.py [FOLDER [FOLDER_BEFORE]], by default inside. With FOLDER_BEFORE, which has rows of another
+Usage: inside_summary.py [FOLDER [FOLDER_BEFORE...]], by default inside. With FOLDER_BEFORE, which has rows of another
 program, also prints its table and the change of each run.
 """
 

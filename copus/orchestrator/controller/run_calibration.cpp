@@ -72,7 +72,7 @@ std::string describe(const RunCalibration& calibration) {
   const double factor = std::exp(*calibration.deviation);
   return concat("critical batch ", number(*calibration.critical_batch), " samples (",
                 number(*calibration.critical_batch / factor), " to ", number(*calibration.critical_batch * factor),
-                ") ", branches, *calibration.deviation > 1 ? ", which only bound it" : "");
+                ") ", branches);
 }
 
 RunCalibrations::RunCalibrations(const JobConfig& config)

@@ -134,8 +134,8 @@ class GoodputPolicy : public Policy {
     Saving waiting;  // the best change in the current layout that only has to wait; counted from the end of its wait
   };
 
-  // Finds the candidate with the largest expected saving. A re-layout also has to save more than any measured change in
-  // the current layout, even one that still has to wait: few re-layouts are left, and waiting costs little. Otherwise a
+  // Finds the candidate with the largest expected saving. A re-layout also has to save more than any change in the
+  // current layout whose speed is known, even one that still has to wait, counted from the end of its wait. Otherwise a
   // run that has just tried a bad batch would leave its layout, since it may not leave the batch yet. Candidates are
   // considered in descending order of their saving without a pause (ties in their own order), until no later candidate
   // can save more. A heap orders thousands of candidates by a cheap upper bound, and the exact saving is computed only
@@ -173,7 +173,8 @@ class GoodputPolicy : public Policy {
     return search;
   }
 
-  // Replaces the best candidate so far by one that is allowed and saves more, its pause included.
+  // Replaces the best candidate so far by one that is allowed and saves more, its pause included. A change that only
+  // has to wait is kept as search.waiting, and drops a re-layout that saves no more.
   void consider(const Candidate& candidate, const GoodputRanking& ranking, const NoiseBelief& noise,
                 const Situation& situation, std::set<ParallelStrategy>& to_try, Search& search) const {
     if (only_has_to_wait(candidate, ranking, noise, situation)) {
@@ -526,7 +527,7 @@ class GoodputPolicy : public Policy {
     const std::string otherwise =
         waiting != nullptr
             ? concat(to_string(waiting->configuration),
-                     " saves more, and has to wait: ", prohibition(*waiting, ranking, noise, situation).value_or(""))
+                     " may save more, and has to wait: ", prohibition(*waiting, ranking, noise, situation).value_or(""))
             : "others would save more without their pauses";
     choice.reason = concat("holds: best is ", to_string(best), "; ", why.value_or(otherwise));
   }

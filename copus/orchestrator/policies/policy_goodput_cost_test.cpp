@@ -208,7 +208,7 @@ TEST(GoodputPolicy, ARelayoutHasToSaveMoreThanAKnownChangeThatOnlyHasToWait) {
   pause = 2.5e5;
   const Choice less = choice_with(0.9, 1, 1024);  // the best, but less with its pause
   EXPECT_FALSE(less.target);
-  EXPECT_THAT(less.reason, HasSubstr("saves more, and has to wait: 1024 of 2048 samples"));
+  EXPECT_THAT(less.reason, HasSubstr("may save more, and has to wait: 1024 of 2048 samples"));
   pause = 0;
   seconds_left = 400;  // the wait takes 32 steps of 4 s
   EXPECT_FALSE(choice_with(3, 1, 1024).target);
