@@ -31,9 +31,9 @@ struct BranchEfficiency {
 
 struct BranchEfficiencies {
   std::vector<BranchEfficiency> values;
-  std::vector<BranchEfficiency>
-      bounds;       // of branches whose loss is beyond a complete ladder: the efficiency at its end
-  int outside = 0;  // branches without a value: those with a bound, and where a loss diverged
+  // Of branches whose loss is beyond their ladder, if no rung of it diverged: the efficiency at the ladder's end.
+  std::vector<BranchEfficiency> bounds;
+  int outside = 0;  // branches without a value: those with a bound, and those where a loss diverged
 };
 
 // Builds the ladders from the rungs with a finite loss, and interpolates linearly in the logarithm of the samples.

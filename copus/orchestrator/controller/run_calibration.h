@@ -54,8 +54,7 @@ class RunCalibrations {
 
   // Returns the calibration that is due, if its forecast cost fits into adapt.explore_budget. The first calibration is
   // due at 1 % of the run. Each later calibration is due when the completed fraction is four times as large as at the
-  // previous one. None is due in the second half, in warm-up or decay, or before the noise scale is known
-  // and positive.
+  // previous one. None is due in the second half, in warm-up or decay, or before the noise scale is known and positive.
   // `step_seconds` are the expected seconds of a step in `batch`, the run's current batch.
   std::optional<CalibrationRequest> due(const Observation& latest, int64_t batch, double step_seconds) const;
   void add(const RunCalibration& calibration);
