@@ -102,6 +102,10 @@ TEST_F(ModelSection, CombinesPartsFreely) {
   EXPECT_TRUE(!model.gated_feed_forward && model.learned_positions && model.parallel_residual);
   EXPECT_TRUE(model.qkv_bias && model.attention_output_bias && !model.feed_forward_bias);
   EXPECT_TRUE(model.residual_multiplier == 0.5 && model.attention_softcap == 20 && model.attention_window == 16);
+  const std::string scaled = "architecture = 'copus'\nrope_scaling = { rope_type = 'linear', factor = 4.0 }\n";
+  EXPECT_TRUE(parse_with_model(concat(inline_model, scaled)).model.rope_scaling);
+  EXPECT_THAT(error_with_model(concat(inline_model, scaled, "learned_positions = true\n")),
+              AllOf(HasSubstr("rope_scaling"), HasSubstr("learns positions")));
 }
 
 // A resolved configuration writes the properties of every architecture.

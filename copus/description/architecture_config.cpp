@@ -246,6 +246,9 @@ void read_copus_parts(const Fields& config, ModelDescription& model) {
 }
 
 void read_copus(const Fields& config, ModelDescription& model) {
+  if (model.learned_positions && config.find("rope_scaling")) {
+    config.fail("\"rope_scaling\": this model learns positions, and rotates nothing");
+  }
   read_granite(config, model);
   model.no_rope_interval = config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(0);
   model.sliding_rope_theta = config.positive_number("sliding_rope_theta").value_or(0);

@@ -53,10 +53,10 @@ BranchEnd train_branch(const RunConfig& config, const Branch& branch, const Trai
 
 }  // namespace
 
-RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest, const Trainer& trunk) {
+RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest) {
   return {.step = latest.step,
           .consumed_samples = latest.consumed_samples,
-          .share_done = trunk.share_done(),
+          .share_done = latest.share_done,
           .batch = request.batch,
           .branch_batch = branch_batch_of(request.batch),
           .noise_scale = latest.noise_scale.value_or(0)};
@@ -66,7 +66,7 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
                            const Trainer& trunk, const Dataset& dataset, World& world, const StopQuestion& stop,
                            const std::function<void()>& between_branches) {
   const auto batch = static_cast<double>(request.batch);
-  RunCalibration calibration = calibration_of(request, latest, trunk);
+  RunCalibration calibration = calibration_of(request, latest);
   if (const auto obstacle = trunk.obstacle_to_branch(calibration.branch_batch)) {
     calibration.reason = obstacle->reason;
     return {.calibration = calibration};

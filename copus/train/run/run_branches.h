@@ -15,7 +15,7 @@
 namespace copus {
 
 // Returns a calibration after the step of this record, with no branch trained yet.
-RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest, const Trainer& trunk);
+RunCalibration calibration_of(const CalibrationRequest& request, const StepRecord& latest);
 
 struct BranchesEnd {
   StopReason stopped = StopReason::none;  // why branches ended early, if they did

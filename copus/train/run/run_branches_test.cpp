@@ -100,6 +100,14 @@ TEST_F(RunBranches, LeaveTheRunAsItWasInEveryLayout) {
   }
 }
 
+// The next calibration is due by this share, so it must be the one that observations have, not that of the nearest
+// limit.
+TEST_F(RunBranches, TellTheShareThatTheScheduleCounts) {
+  RunConfig both = config({ranks(1, 1, 1)});
+  both.train.max_seconds = 1e-3;
+  EXPECT_DOUBLE_EQ(run(both, true).calibration->share_done.value(), 4.0 / 1000);
+}
+
 // Layouts with the same bits measure the same critical batch.
 TEST_F(RunBranches, ShowTheSameInEveryLayout) {
   const Result a = run(config({ranks(2, 1, 1)}), true), b = run(config({ranks(2, 1, 2), zero_1}), true);

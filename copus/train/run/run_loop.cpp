@@ -306,7 +306,7 @@ void RunLoop::calibrate(PassedBoundary& passed) {
   static_assert(std::is_trivially_copyable_v<CalibrationRequest>);
   world_.everyone().broadcast(&request, sizeof(request), DataType::byte, 0);
   if (request.repetitions == 0) return;
-  passed.calibration = calibration_of(request, *passed.record, trainer_);
+  passed.calibration = calibration_of(request, *passed.record);
   passed.calibration->reason = "a rank was lost";
   if (leader_) leader_->begin_calibration(request, passed.record->step);
   const double step_of_branch = longest_step_ * static_cast<double>(branch_batch_of(request.batch) / request.batch);
