@@ -1,6 +1,6 @@
 // Computes published scaling laws in absolute units: how a model's loss falls with the tokens that it has read, and how
-// the critical batch grows with these tokens. The authors fitted the laws to their own runs. No policy assumes any of
-// these laws.
+// the critical batch grows with these tokens. The authors fitted the laws to their own runs. No policy knows any of
+// these laws, but `copus` fits a power of the tokens once a run has measured three critical batches.
 #pragma once
 
 #include "copus/base/named_values.h"

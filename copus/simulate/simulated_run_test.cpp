@@ -50,6 +50,28 @@ TEST(SimulatedRun, IsTheSameAgain) {
   EXPECT_EQ(hashes, hashes_of());
 }
 
+// Branches of the run's batch and of eight times this batch show the worth by which the run advances.
+TEST(SimulatedRun, BranchesShowTheWorthOfTheirWorld) {
+  const auto critical_batch_at_the_end = [](WorthShape shape) {
+    Scenario scenario = make_scenario(4, {small_job()}, {.whole_steps = 20'000});
+    scenario.truth = Truth(shape, {{.noise_scale = 10, .critical_batch = 20}});
+    scenario.branch_error = scenario.noise_drift = scenario.rate_feedback = 0;
+    scenario.end = {ScenarioEnd::Kind::progress, 40'000};
+    RunConfig config = under_policy(scenario, PolicyKind::copus);
+    config.adapt.explore_budget = 0.9;
+    config.adapt.hold_in = {};
+    double critical = 0;
+    const SimulatedRun run = simulate(scenario, config, [&](const SimulatedDecision& simulated) {
+      critical = simulated.decision.critical_batch.value_or(critical);
+    });
+    EXPECT_GT(run.calibrations, 0);
+    return critical;
+  };
+  const double hyperbola = critical_batch_at_the_end(WorthShape::hyperbola);
+  EXPECT_NEAR(hyperbola, 20, 5);
+  EXPECT_GT(critical_batch_at_the_end(WorthShape::root), 1.8 * hyperbola) << "half of ln SE";
+}
+
 TEST(SimulatedRun, TheControllerSeesTheScheduleOfTheLearningRate) {
   const Scenario scenario = scenario_of(4);
   RunConfig config = under_policy(scenario, PolicyKind::fixed);

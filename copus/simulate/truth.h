@@ -56,6 +56,8 @@ class TruthWalk {
   double progress() const { return progress_; }
   // Returns the current interval.
   const TruthPiece& piece() const { return truth_->pieces()[piece_]; }
+  // Returns the worth of a sample in this batch within the current interval.
+  double worth(int64_t batch) const { return truth_->worth(batch, piece_); }
 
   // Advances by `samples` samples in this batch. Returns the number of samples after which the progress reaches
   // `target`, or `samples` if it does not.
