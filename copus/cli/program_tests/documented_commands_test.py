@@ -57,14 +57,12 @@ SHORTENED = [
     (r"(train pages\.toml .*)", r"\1 --set train.max_steps=10"),
     (r"(watch runs/a)$", r"\1 --once"),
     (r"(compare bench/\S+)", r"\1 --dry-run"),
-    (r"report runs/slow-nodes-final", "report runs/my-experiment"),
     (r"(compare my-experiment\.toml)$", r"\1 --jobs 2"),
     (r"(simulate configs/runs/modelled-64-h100\.toml)$", r"\1 --tokens 1e9"),
     (r"--tokens 1e10 --targets 4 3", "--tokens 1e9 --targets 5 4"),
     (r"(torchrun .*--nproc-per-node )8 (.*selftest)", r"\g<1>4 \2"),
     (r"(selftest --ranks )8", r"\g<1>4"),
     (r"(selftest( --ranks \d)?)$", r"\1 --seconds 3"),
-    (r"(bench step)$", r"\1 --layers 2"),
     (r"(bench step.*)", r"\1 --steps 1"),
     (r"(bench regret)(?!.*--scenario )", r"\1 --scenarios 1"),
     (r"(gns --checkpoint \S+)", r"\1 --batches 2 --large-batch 4"),
@@ -100,7 +98,7 @@ LEFT_OUT = [
     (r"build/copus (profile|bench step) --device cuda|bash scripts/gpu-check |git clone .*/NVIDIA/nccl "
      r"|python3 bench/gpu/nccl\.py |COPUS_TORCH_DIR=.* make build$|cmake -S \. -B build |cmake --build build ",
      "builds for a GPU, or measures one"),
-    (r"\.venv/bin/python bench/(adaptation|noise_scale)/measure\.py$", "measures for 8 and 25 minutes"),
+    (r"\.venv/bin/python bench/(adaptation/measure\.py$|noise_scale/measure\.py )", "measures for 8 and 25 minutes"),
 ]
 
 # Variables without an effect that a reader sees: use no network, and leave CPU time to other tests.
