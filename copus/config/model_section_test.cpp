@@ -105,7 +105,7 @@ TEST_F(ModelSection, CombinesPartsFreely) {
   const std::string scaled = "architecture = 'copus'\nrope_scaling = { rope_type = 'linear', factor = 4.0 }\n";
   EXPECT_TRUE(parse_with_model(concat(inline_model, scaled)).model.rope_scaling);
   EXPECT_THAT(error_with_model(concat(inline_model, scaled, "learned_positions = true\n")),
-              AllOf(HasSubstr("rope_scaling"), HasSubstr("learns positions")));
+              AllOf(HasSubstr("rope_scaling"), HasSubstr("learned_positions")));
 }
 
 // A resolved configuration writes the properties of every architecture.

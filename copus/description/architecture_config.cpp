@@ -247,7 +247,7 @@ void read_copus_parts(const Fields& config, ModelDescription& model) {
 
 void read_copus(const Fields& config, ModelDescription& model) {
   if (model.learned_positions && config.find("rope_scaling")) {
-    config.fail("\"rope_scaling\": this model learns positions, and rotates nothing");
+    config.fail("\"rope_scaling\" is given, but \"learned_positions\" is true, so nothing rotates; remove one of them");
   }
   read_granite(config, model);
   model.no_rope_interval = config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(0);

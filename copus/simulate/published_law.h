@@ -1,6 +1,7 @@
 // Computes published scaling laws in absolute units: how a model's loss falls with the tokens that it has read, and how
-// the critical batch grows with these tokens. The authors fitted the laws to their own runs. No policy knows any of
-// these laws, but `copus` fits a power of the tokens once a run has measured three critical batches.
+// the critical batch grows with these tokens. The authors fitted the laws to their own runs. Policies do not know which
+// law holds. Once a run has measured three critical batches, `copus` uses a posterior whose prior rests on published
+// laws, some of them these (statistics/efficiency_belief.h).
 #pragma once
 
 #include "copus/base/named_values.h"

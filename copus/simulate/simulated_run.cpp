@@ -153,7 +153,7 @@ class SimulatedTraining {
                                .branch_batch = branch_batch_of(request.batch),
                                .noise_scale = *seen_.noise_scale,
                                .seconds = cost_of(request) / batch * step_seconds_};
-    const double truth = std::log(walk_.worth(calibration.branch_batch) / walk_.worth(calibration.batch));
+    const double true_logarithm = std::log(walk_.worth(calibration.branch_batch) / walk_.worth(calibration.batch));
     BranchEfficiencies efficiencies;
     const double common_error = world_.branch_error * std::sqrt(0.5) * draws_.normal();
     for (const BranchOutcome& branch : branches_of(request)) {
@@ -161,7 +161,7 @@ class SimulatedTraining {
       if (branch.batch == batch) continue;
       const double error = common_error + world_.branch_error * std::sqrt(0.5) * draws_.normal();
       // Losses beyond the ladder show its end.
-      const double logarithm = std::clamp(truth + error, std::log(1.0 / 8), std::log(12.0 / 8));
+      const double logarithm = std::clamp(true_logarithm + error, std::log(1.0 / 8), std::log(12.0 / 8));
       efficiencies.values.push_back({.batch = larger,
                                      .rate_exponent = branch.rate_exponent,
                                      .repetition = branch.repetition,

@@ -50,7 +50,7 @@ TEST(SimulatedRun, IsTheSameAgain) {
   EXPECT_EQ(hashes, hashes_of());
 }
 
-// Branches of the run's batch and of eight times this batch show the worth by which the run advances.
+// Branches show the worth by which the run advances, also where it is no hyperbola.
 TEST(SimulatedRun, BranchesShowTheWorthOfTheirWorld) {
   const auto critical_batch_at_the_end = [](WorthShape shape) {
     Scenario scenario = make_scenario(4, {small_job()}, {.whole_steps = 20'000});
@@ -69,7 +69,7 @@ TEST(SimulatedRun, BranchesShowTheWorthOfTheirWorld) {
   };
   const double hyperbola = critical_batch_at_the_end(WorthShape::hyperbola);
   EXPECT_NEAR(hyperbola, 20, 5);
-  EXPECT_GT(critical_batch_at_the_end(WorthShape::root), 1.8 * hyperbola) << "half of ln SE";
+  EXPECT_GT(critical_batch_at_the_end(WorthShape::root), 1.8 * hyperbola) << "fits half of the hyperbola's ln SE";
 }
 
 TEST(SimulatedRun, TheControllerSeesTheScheduleOfTheLearningRate) {

@@ -100,9 +100,9 @@ TEST_F(RunBranches, LeaveTheRunAsItWasInEveryLayout) {
   }
 }
 
-// The next calibration is due by this share, so it must be the one that observations have, not that of the nearest
-// limit.
-TEST_F(RunBranches, TellTheShareThatTheScheduleCounts) {
+// RunCalibrations compares this share with an observation's share, so both must follow the learning rate's schedule,
+// even where another limit is nearer.
+TEST_F(RunBranches, ReportTheShareOfTheSchedule) {
   RunConfig both = config({ranks(1, 1, 1)});
   both.train.max_seconds = 1e-3;
   EXPECT_DOUBLE_EQ(run(both, true).calibration->share_done.value(), 4.0 / 1000);
