@@ -144,7 +144,7 @@ class SimulatedTraining {
   // Simulates a calibration: draws the critical batch that branches would measure, and adds their time to the run.
   // Returns whether the run ended during that time. All branches are trained, even if they take longer than forecast.
   bool calibrate(const CalibrationRequest& request) {
-    const auto batch = static_cast<double>(request.batch);
+    const auto reference_batch = static_cast<double>(request.batch);
     const auto larger = static_cast<double>(branch_batch_of(request.batch));
     RunCalibration calibration{.step = run_.steps,
                                .consumed_samples = consumed_samples_,
@@ -152,13 +152,13 @@ class SimulatedTraining {
                                .batch = request.batch,
                                .branch_batch = branch_batch_of(request.batch),
                                .noise_scale = *seen_.noise_scale,
-                               .seconds = cost_of(request) / batch * step_seconds_};
+                               .seconds = cost_of(request) / reference_batch * step_seconds_};
     const double true_logarithm = std::log(walk_.worth(calibration.branch_batch) / walk_.worth(calibration.batch));
     BranchEfficiencies efficiencies;
     const double common_error = world_.branch_error * std::sqrt(0.5) * draws_.normal();
     for (const BranchOutcome& branch : branches_of(request)) {
       ++calibration.branches;
-      if (branch.batch == batch) continue;
+      if (branch.batch == reference_batch) continue;
       const double error = common_error + world_.branch_error * std::sqrt(0.5) * draws_.normal();
       // Losses beyond the ladder show its end.
       const double logarithm = std::clamp(true_logarithm + error, std::log(1.0 / 8), std::log(12.0 / 8));
@@ -168,7 +168,8 @@ class SimulatedTraining {
                                      .logarithm = logarithm});
     }
     const double expected = config_.noise_scale.calibration * calibration.noise_scale;
-    const auto critical = critical_batch_of(efficiencies, larger, batch, request.repetitions, expected).value();
+    const auto critical =
+        critical_batch_of(efficiencies, larger, reference_batch, request.repetitions, expected).value();
     calibration.critical_batch = critical.value;
     calibration.deviation = critical.deviation;
     ++run_.calibrations;

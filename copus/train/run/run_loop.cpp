@@ -309,7 +309,8 @@ void RunLoop::calibrate(PassedBoundary& passed) {
   passed.calibration = calibration_of(request, *passed.record);
   passed.calibration->reason = "a rank was lost";
   if (leader_) leader_->begin_calibration(request, passed.record->step);
-  const double step_of_branch = longest_step_ * static_cast<double>(branch_batch_of(request.batch) / request.batch);
+  const double step_of_branch =
+      longest_step_ * static_cast<double>(branch_batch_of(request.batch)) / static_cast<double>(request.batch);
   const auto stop = [&] {
     const StopReason reason = reason_to_stop(step_of_branch);
     const bool regroups = leader_ != nullptr && membership_ != nullptr && membership_->regroup_wanted();
