@@ -31,7 +31,7 @@ struct BranchEfficiency {
 
 struct BranchEfficiencies {
   std::vector<BranchEfficiency> values;
-  // Of branches whose loss is beyond their ladder, if no rung of it diverged: the efficiency at the ladder's end.
+  // The efficiency at the ladder's end, of branches whose loss is beyond a ladder without a diverged rung.
   std::vector<BranchEfficiency> bounds;
   int outside = 0;  // branches without a value: those with a bound, and those where a loss diverged
 };
