@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How many tokens and seconds does Muon need to reach AdamW's loss? Trains a small model by both, at several rates.
 
-    bench/optimizers/measure.py build/copus --data data/gcide --rows bench/optimizers/rows.jsonl [--model small]
+    bench/optimizers/measure.py build/copus --data data/gcide --rows bench/optimizers/rows.jsonl [--model 1.7M]
 
 README.md states the question, the repetitions and the rule, which were fixed before anything ran. Every finished run is
 a row of the file of rows; runs that have a row are not repeated. Prints the table at the end, or with --table alone.

@@ -246,8 +246,11 @@ void read_copus_parts(const Fields& config, ModelDescription& model) {
 }
 
 void read_copus(const Fields& config, ModelDescription& model) {
-  if (model.learned_positions && config.find("rope_scaling")) {
-    config.fail("\"rope_scaling\" is given, but \"learned_positions\" is true, so nothing rotates; remove one of them");
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const std::optional<Fields> rope = model.learned_positions ? config.fields(name) : std::nullopt;
+    if (rope && rope->text("rope_type").value_or(rope->text("type").value_or("default")) != "default") {
+      config.fail("\"", name, "\" scales, but \"learned_positions\" is true, so nothing rotates; remove one of them");
+    }
   }
   read_granite(config, model);
   model.no_rope_interval = config.integer("no_rope_layer_interval", max_layers, /*lowest=*/0).value_or(0);

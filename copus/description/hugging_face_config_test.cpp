@@ -191,6 +191,19 @@ TEST(HuggingFaceConfig, FreePartsReadBack) {
   }
 }
 
+TEST(HuggingFaceConfig, RefusesToScaleLearnedPositions) {
+  ModelDescription model = description_of(llama_config);
+  model.architecture = Architecture::copus;
+  model.learned_positions = true;
+  const Json written = Json::parse(to_hugging_face_config(model, "float32"));
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    for (const char* type : {"rope_type", "type"}) {
+      const Json scaled = with(written, {{name, {{type, "linear"}, {"factor", 4.0}}}});
+      EXPECT_THAT(message_of(scaled), AllOf(HasSubstr(name), HasSubstr("learned_positions")));
+    }
+  }
+}
+
 struct PublishedModel {
   const char* file;
   int64_t parameters;

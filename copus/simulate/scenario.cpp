@@ -8,6 +8,7 @@
 #include "copus/base/error.h"
 #include "copus/base/numbers/mix_bits.h"
 #include "copus/base/text/units.h"
+#include "copus/orchestrator/controller/run_calibration.h"
 #include "copus/orchestrator/predictions/candidates.h"
 
 namespace copus {
@@ -247,17 +248,22 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, co
 
 std::vector<MeasuredCriticalBatch> measured_critical_batches(const Scenario& scenario) {
   constexpr double error = 0.3;
+  const int64_t reference = scenario.config.train.global_batch, larger = branch_batch_of(reference);
   Draws draws(scenario.seed, "earlier run");
   const auto sequence = static_cast<double>(scenario.config.train.sequence_length);
   std::vector<MeasuredCriticalBatch> measured;
   for (const double share : {0.01, 0.04, 0.16}) {
     const double progress = share * scenario.best_static.progress;
     TruthWalk walk(scenario.truth);
-    const double samples = scenario.truth.samples_to(progress, scenario.config.train.global_batch);
-    walk.advance(samples, scenario.config.train.global_batch, progress);
+    const double samples = scenario.truth.samples_to(progress, reference);
+    walk.advance(samples, reference, progress);
+    // statistical_efficiency(larger, critical, reference) = shown, solved for critical.
+    const double shown = walk.worth(larger) / walk.worth(reference);
+    const double critical = (static_cast<double>(larger) * shown - static_cast<double>(reference)) / (1 - shown);
+    COPUS_CHECK(critical > 0, critical, ", ", shown);
     measured.push_back({.tokens = samples * sequence,
                         .noise_scale = walk.piece().noise_scale * sequence,
-                        .critical_batch = walk.piece().critical_batch * std::exp(error * draws.normal()) * sequence,
+                        .critical_batch = critical * std::exp(error * draws.normal()) * sequence,
                         .deviation = error});
   }
   return measured;

@@ -160,7 +160,17 @@ TEST(Scenario, AnEarlierRunShowsItsCriticalBatchesWithErrors) {
       const auto after = std::ranges::find_if(scenario.truth.pieces(),
                                               [&](const TruthPiece& piece) { return piece.begin > progress; });
       const double sequence = static_cast<double>(scenario.config.train.sequence_length);
-      const double error = std::log(measured[i].critical_batch / sequence / std::prev(after)->critical_batch);
+      const int64_t batch = scenario.config.train.global_batch;
+      const size_t piece = static_cast<size_t>(after - scenario.truth.pieces().begin()) - 1;
+      const double shown = scenario.truth.worth(8 * batch, piece) / scenario.truth.worth(batch, piece);
+      const double critical = static_cast<double>(batch) * (8 * shown - 1) / (1 - shown);
+      const double error = std::log(measured[i].critical_batch / sequence / critical);
+      const double over_hyperbola = critical / scenario.truth.pieces()[piece].critical_batch;
+      if (scenario.worth == WorthFamily::root) {
+        EXPECT_GT(over_hyperbola, 1.9);
+      } else if (scenario.worth != WorthFamily::measured) {
+        EXPECT_NEAR(over_hyperbola, 1, 1e-6);
+      }
       squares += error * error;
       ++count;
       EXPECT_LT(i == 0 ? 0 : measured[i - 1].tokens, measured[i].tokens);

@@ -169,7 +169,8 @@ class SimulatedTraining {
     }
     const double expected = config_.noise_scale.calibration * calibration.noise_scale;
     const auto critical =
-        critical_batch_of(efficiencies, larger, reference_batch, request.repetitions, expected).value();
+        critical_batch_of(efficiencies, larger, reference_batch, request.repetitions, expected, config_.adapt.alpha)
+            .value();
     calibration.critical_batch = critical.value;
     calibration.deviation = critical.deviation;
     ++run_.calibrations;

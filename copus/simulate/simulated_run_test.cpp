@@ -54,7 +54,7 @@ TEST(SimulatedRun, IsTheSameAgain) {
 TEST(SimulatedRun, BranchesShowTheWorthOfTheirWorld) {
   const auto critical_batch_at_the_end = [](WorthShape shape) {
     Scenario scenario = make_scenario(4, {small_job()}, {.whole_steps = 20'000});
-    scenario.truth = Truth(shape, {{.noise_scale = 10, .critical_batch = 20}});
+    scenario.truth = Truth(shape, {{.noise_scale = 10, .critical_batch = 80}});
     scenario.branch_error = scenario.noise_drift = scenario.rate_feedback = 0;
     scenario.end = {ScenarioEnd::Kind::progress, 40'000};
     RunConfig config = under_policy(scenario, PolicyKind::copus);
@@ -64,11 +64,11 @@ TEST(SimulatedRun, BranchesShowTheWorthOfTheirWorld) {
     const SimulatedRun run = simulate(scenario, config, [&](const SimulatedDecision& simulated) {
       critical = simulated.decision.critical_batch.value_or(critical);
     });
-    EXPECT_GT(run.calibrations, 0);
+    EXPECT_EQ(run.calibrations, 2);
     return critical;
   };
   const double hyperbola = critical_batch_at_the_end(WorthShape::hyperbola);
-  EXPECT_NEAR(hyperbola, 20, 5);
+  EXPECT_NEAR(hyperbola, 80, 20) << "8 times the noise scale, of which the policy expects 2";
   EXPECT_GT(critical_batch_at_the_end(WorthShape::root), 1.8 * hyperbola) << "fits half of the hyperbola's ln SE";
 }
 

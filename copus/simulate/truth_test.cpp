@@ -54,6 +54,7 @@ TEST(TruthWalk, SaysHowManySamplesItNeeded) {
   EXPECT_DOUBLE_EQ(walk.advance(400, 10, 180), 300 - 50);
   EXPECT_GT(walk.progress(), 180);
   EXPECT_EQ(walk.piece().critical_batch, 40);
+  EXPECT_DOUBLE_EQ(walk.worth(10), 0.8);
 }
 
 }  // namespace

@@ -225,7 +225,8 @@ std::optional<Estimate> best_rate_exponent(const BranchEfficiencies& efficiencie
 }
 
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
-                                                     double reference_batch, int64_t repetitions, double expected) {
+                                                     double reference_batch, int64_t repetitions, double expected,
+                                                     double alpha) {
   COPUS_CHECK(batch > reference_batch && reference_batch > 0 && repetitions > 0 && expected > 0, batch, ", ",
               reference_batch, ", ", expected);
   double sum = 0;
@@ -233,7 +234,7 @@ std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& e
   for (const auto* const all : {&efficiencies.values, &efficiencies.bounds}) {
     for (const BranchEfficiency& one : *all) {
       if (one.batch != batch) continue;
-      sum += one.logarithm;
+      sum += one.logarithm - 2 * alpha * one.rate_exponent * std::log(batch / reference_batch);
       ++count;
     }
   }

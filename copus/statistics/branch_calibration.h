@@ -92,13 +92,15 @@ struct BranchCriticalBatch {
 inline constexpr double branch_error = 0.19;
 
 // Returns the mean and the standard deviation of ln B_c after the branches of batch B, where
-//   SE(B) = (B_c + B_ref) / (B_c + B) (McCandlish et al. 2018, arXiv 1812.06162).
+//   SE(B) = (B_c + B_ref) / (B_c + B) r^(2 alpha) (McCandlish et al. 2018, arXiv 1812.06162)
+// and r is the branch's factor on the learning rate.
 // SE is the geometric mean over `repetitions`, each with one such branch. Before the branches, ln B_c is normal around
 // ln `expected`, with the standard deviation deviation_of_calibration (efficiency_belief.h). So branches that only
 // bound B_c count as well: all critical batches far below B_ref have SE = B_ref / B, all far above B have SE = 1. A
 // bound counts as if it were the value, although the value lies beyond it; this pulls the mean a little inwards. Empty
 // if a branch has neither a value nor a bound.
 std::optional<BranchCriticalBatch> critical_batch_of(const BranchEfficiencies& efficiencies, double batch,
-                                                     double reference_batch, int64_t repetitions, double expected);
+                                                     double reference_batch, int64_t repetitions, double expected,
+                                                     double alpha);
 
 }  // namespace copus

@@ -178,7 +178,7 @@ TEST(CriticalBatchOf, IsTheMeanOfThePosterior) {
   for (const double efficiency : {0.1251, 0.2, 0.5, 0.9, 1.2}) {
     for (const double expected : {0.01, 20.0, 1e5}) {
       const auto [mean, deviation] = by_integration(efficiency, expected, branch_error);
-      const auto found = critical_batch_of(efficiencies_of(64, {efficiency}), 64, 8, 1, expected);
+      const auto found = critical_batch_of(efficiencies_of(64, {efficiency}), 64, 8, 1, expected, 0);
       ASSERT_TRUE(found);
       // The grid is some seven times as fine as the narrowest posterior.
       EXPECT_NEAR(std::log(found->value), mean, 1e-3) << efficiency << ", " << expected;
@@ -191,7 +191,7 @@ TEST(CriticalBatchOf, AClearMeasurementOutweighsThePrior) {
   const double truth = 40, batch = 64;
   const double efficiency = (truth + reference) / (truth + batch);
   for (const double expected : {4.0, 400.0}) {
-    const auto found = critical_batch_of(efficiencies_of(batch, {efficiency}), batch, reference, 1, expected);
+    const auto found = critical_batch_of(efficiencies_of(batch, {efficiency}), batch, reference, 1, expected, 0);
     ASSERT_TRUE(found);
     EXPECT_NEAR(std::log(found->value / truth), 0, 0.3) << expected;
     EXPECT_LT(found->deviation, 0.7);
@@ -201,7 +201,7 @@ TEST(CriticalBatchOf, AClearMeasurementOutweighsThePrior) {
 TEST(CriticalBatchOf, RepetitionsNarrowTheIntervalToWhatTheyShare) {
   const auto [one, deviation_of_one] = by_integration(0.4, 40, branch_error);
   const auto [four, deviation_of_four] = by_integration(0.4, 40, branch_error * std::sqrt(0.5 + 0.5 / 4));
-  const auto found = critical_batch_of(efficiencies_of(64, {0.4, 0.42, 0.4 * 0.4 / 0.42, 0.4}), 64, 8, 4, 40);
+  const auto found = critical_batch_of(efficiencies_of(64, {0.4, 0.42, 0.4 * 0.4 / 0.42, 0.4}), 64, 8, 4, 40, 0);
   ASSERT_TRUE(found);
   EXPECT_NEAR(found->deviation, deviation_of_four, 1e-3);
   EXPECT_LT(found->deviation, 0.85 * deviation_of_one);
@@ -213,7 +213,7 @@ TEST(CriticalBatchOf, BranchesThatOnlyBoundItCountAgainstTheOtherSideAlone) {
   const auto found = [](double efficiency, double expected) {
     BranchEfficiencies efficiencies = efficiencies_of(64, {});
     efficiencies.bounds.push_back({64, 0.5, 0, std::log(efficiency)});
-    return *critical_batch_of(efficiencies, 64, 8, 1, expected);
+    return *critical_batch_of(efficiencies, 64, 8, 1, expected, 0);
   };
   constexpr double samples_count_for_nothing = 1.0 / 8, nothing_is_lost = 1.5;
   EXPECT_LT(found(samples_count_for_nothing, 1000).value, 4);
@@ -222,9 +222,15 @@ TEST(CriticalBatchOf, BranchesThatOnlyBoundItCountAgainstTheOtherSideAlone) {
   EXPECT_NEAR(std::log(found(nothing_is_lost, 1e6).value / 1e6), 0, 0.05);
 }
 
+// With a rate of sqrt(8) and alpha = 0.25, a branch advances 8^(1/4) times as far.
+TEST(CriticalBatchOf, TheGainFromTheRateThatAlphaCreditsIsLeftOut) {
+  EXPECT_NEAR(critical_batch_of(efficiencies_of(64, {0.4 * std::pow(8, 0.25)}), 64, 8, 1, 20, 0.25)->value,
+              critical_batch_of(efficiencies_of(64, {0.4}), 64, 8, 1, 20, 0)->value, 1e-9);
+}
+
 TEST(CriticalBatchOf, WithoutABranchOfEachRepetitionThereIsNone) {
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {0.5}), 64, 8, 1, 20)) << "of another batch";
-  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2, 20)) << "the other one diverged";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(32, {0.5}), 64, 8, 1, 20, 0)) << "of another batch";
+  EXPECT_FALSE(critical_batch_of(efficiencies_of(64, {0.5}), 64, 8, 2, 20, 0)) << "the other one diverged";
 }
 
 TEST(LogDeviation, AnEndOfTheRangeIsNoEndOfTheInterval) {

@@ -112,8 +112,8 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
   calibration.branches = std::ssize(outcomes);
   const BranchEfficiencies efficiencies = branch_efficiencies(outcomes, batch);
   const double expected = config.noise_scale.calibration * calibration.noise_scale;
-  const auto critical =
-      critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch, repetitions, expected);
+  const auto critical = critical_batch_of(efficiencies, static_cast<double>(calibration.branch_batch), batch,
+                                          repetitions, expected, config.adapt.alpha);
   if (critical) {
     calibration.critical_batch = critical->value;
     calibration.deviation = critical->deviation;
