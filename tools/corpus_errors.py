@@ -7,6 +7,10 @@ class CorpusError(Exception):
     """A mistake in the user's input."""
 
 
+class SetupError(CorpusError):
+    """This machine lacks something, such as a Python package. A retry fails again, but finished work stays valid."""
+
+
 class TransferError(CorpusError):
     """A file behind a URL was not read to its end. The same command may succeed later, so finished work is kept."""
 

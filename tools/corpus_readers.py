@@ -11,7 +11,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from corpus_errors import RESUMES, CorpusError, TransferError, printable
+from corpus_errors import RESUMES, CorpusError, SetupError, TransferError, printable
 from remote_files import RemoteFile
 
 READ_BYTES = 1 << 20
@@ -104,7 +104,7 @@ def new_decompressor(path):
     try:
         import zstandard
     except ImportError as error:
-        raise CorpusError(f"{path} needs the Python package zstandard (pip install zstandard)") from error
+        raise SetupError(f"{path} needs the Python package zstandard (pip install zstandard)") from error
     return zstandard.ZstdDecompressor().decompressobj()
 
 
@@ -279,7 +279,7 @@ def import_pyarrow(path):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise CorpusError(f"{path} needs the Python package pyarrow (pip install pyarrow)") from error
+        raise SetupError(f"{path} needs the Python package pyarrow (pip install pyarrow)") from error
     return pyarrow
 
 

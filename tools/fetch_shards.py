@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Copies the shards of a corpus to this machine in the order in which a run reads them, a few ahead of the run.
 
-    tools/fetch_shards.py https://example.org/web-*-of-02000 --to data --indices
-    tools/fetch_shards.py https://example.org/web-*-of-02000 --to data --run-dir runs/a --ahead 16 --delete-passed
+    tools/fetch_shards.py 'https://example.org/web-*-of-02000' --to data --indices
+    tools/fetch_shards.py 'https://example.org/web-*-of-02000' --to data --run-dir runs/a --ahead 16 --delete-passed
 
 The shards are those that tools/tokenize_corpus.py --shard-tokens writes, behind a URL that fsspec reads: https://,
 s3://, gs:// and others. The first call copies the indices of all shards, which are small and which a run with
@@ -32,7 +32,7 @@ from array import array
 from pathlib import Path
 
 import remote_files
-from corpus_errors import CorpusError, printable
+from corpus_errors import CorpusError, SetupError, printable
 from standard_streams import open_standard_descriptors, tell
 
 PATTERN = re.compile(r"(.*/)([^/]*)-\*-of-(\d{5,9})")
@@ -54,13 +54,14 @@ def names_of(pattern):
 
 
 def token_bytes(index):
-    """The size of the .bin according to its index. Throws CorpusError where it is damaged."""
+    """The size of the .bin according to its index. Raises CorpusError if it is damaged."""
     data = index.read_bytes()
     if len(data) < HEADER.size or not data.startswith(b"MMIDIDX\0\0"):
-        raise CorpusError(f"{index}: is no Megatron index")
+        raise CorpusError(f"{index}: is no Megatron index; delete it, and it is fetched again")
     _, _, dtype, sequences, documents = HEADER.unpack_from(data)
     if dtype not in ITEM_BYTES or len(data) != HEADER.size + 12 * sequences + 8 * documents:
-        raise CorpusError(f"{index}: is damaged; its size or the type of its tokens is wrong")
+        raise CorpusError(f"{index}: is damaged: its size or the type of its tokens is wrong; delete it, and it is "
+                          "fetched again")
     lengths = array("i")
     lengths.frombytes(data[HEADER.size:HEADER.size + 4 * sequences])
     return sum(lengths) * ITEM_BYTES[dtype]
@@ -174,7 +175,7 @@ class Fetcher:
                 partial.rename(path)
                 return
             except CorpusError as error:
-                if self._has_ended:
+                if self._has_ended or isinstance(error, SetupError):
                     raise
                 left = self.deadline - progress.seconds_ago()
                 if left <= 0:
@@ -280,9 +281,12 @@ def stop(number, frame):
 
 
 def positive(text):
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"expected a number above 0, and not {text!r}")
     return value
 
 

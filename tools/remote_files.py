@@ -8,7 +8,7 @@ import threading
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from corpus_errors import RESUMES, CorpusError, TransferError
+from corpus_errors import RESUMES, CorpusError, SetupError, TransferError
 
 STALL_SECONDS = 60.0  # without data, after which a transfer has stalled
 BUFFER_BYTES = 1 << 20
@@ -143,7 +143,7 @@ class RemoteFile:
             self._file_system, self._path = within_deadline(open_file_system, self.url)
             info = within_deadline(self._file_system.info, self._path)
         except ImportError as error:
-            raise CorpusError(missing_packages(self.url, error)) from error
+            raise SetupError(missing_packages(self.url, error)) from error
         except FileNotFoundError as error:
             raise CorpusError(f"{self}: no such file" if error.__cause__ is None else
                               f"{self}: cannot be opened: {error.__cause__}") from error

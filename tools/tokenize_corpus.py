@@ -33,7 +33,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from corpus_errors import RESUMES, CorpusError, TransferError, printable
+from corpus_errors import RESUMES, CorpusError, SetupError, TransferError, printable
 from corpus_parts import Parts
 from corpus_progress import Progress
 from corpus_readers import BadRecords, files_of, identity_of, notes_of, read_documents
@@ -101,7 +101,7 @@ def tokenize(arguments):
             bad.finish()
             if count == 0:
                 raise CorpusError("the input is empty: it holds no text")
-        except TransferError:
+        except (TransferError, SetupError):
             raise
         except CorpusError:
             shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
@@ -168,21 +168,30 @@ def print_summary(written, lines):
 
 def percent(text):
     """A percentage from 0 to 100, with or without its sign."""
-    value = float(text.removesuffix("%"))
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
     if not 0 <= value <= 100:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"expected a percentage from 0 to 100, such as 0.1, and not {text!r}")
     return value
 
 
 def positive(text):
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"expected a number above 0, and not {text!r}")
     return value
 
 
 def token_count(text):
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if value < 1 or not value.is_integer():
         raise argparse.ArgumentTypeError(f"expected a whole number of tokens, 1 or more, as 1e8, and not {text!r}")
     return int(value)
@@ -210,10 +219,11 @@ def main():
                         help="a record that holds no text (invalid JSON or UTF-8, no string under the key): stop "
                         "(default), or skip it and list it by file and line in PREFIX.skipped")
     parser.add_argument("--most-bad", type=percent, default=0.1, metavar="PERCENT",
-                        help="with --on-bad-record skip: stop where more of all records are bad; default: 0.1")
+                        help="with --on-bad-record skip: stop if more than this share of all records is bad; default: 0.1")
     parser.add_argument("--largest-document", type=positive, default=1024, metavar="MIB",
-                        help="text and JSONL, unpacked: a longer record is a bad one; default: 1024. A process needs "
-                        "up to 400 MiB where no document is longer than 8 MiB, and up to 11 bytes for each byte beyond")
+                        help="the longest record or document of text and JSONL, uncompressed; a longer one counts as bad; "
+                        "default: 1024. A process needs up to 400 MiB for documents of at most 8 MiB, and up to 11 bytes "
+                        "for each byte above 8 MiB")
     parser.add_argument("--shard-tokens", type=token_count, metavar="COUNT",
                         help="write shards PREFIX-00000-of-00004.bin/.idx of at most COUNT tokens, such as 1e8, each of "
                         "whole documents; a longer document is a shard of its own")

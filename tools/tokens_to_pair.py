@@ -129,13 +129,17 @@ def documents_of(path, dtype, eod, eod_begins):
 def write_pair(prefix, inputs, dtype, eod, eod_begins):
     """Returns documents, tokens and the largest id. The .idx is written last, so that a pair that is there is whole."""
     # The type of the pair follows from the largest id, which is known at the end: the ids are read twice.
-    largest, smallest = -1, 0
+    largest, smallest, has_eod = -1, 0, eod is None
     for path in inputs:
         for ids, _ in documents_of(path, dtype, None, False):
             largest, smallest = max(largest, max(ids)), min(smallest, min(ids))
+            has_eod = has_eod or eod in ids
     if largest < 0 or smallest < 0 or largest >= 2**31:
         raise CorpusError("the input holds no token ids" if largest < 0 else
                          f"the input holds {smallest if smallest < 0 else largest}, which is no token id; is --dtype right?")
+    if not has_eod:
+        raise CorpusError(f"--eod {eod}: the input has no such token; expected the id that ends each document. "
+                          "Without --eod each file is one document")
     code = type_code(largest + 1)
     lengths, length = array("i"), 0
     paths = [Path(f"{prefix}.bin"), Path(f"{prefix}.idx")]
@@ -174,6 +178,8 @@ def main():
     parser.add_argument("--eod", type=int, metavar="ID", help="the id of the end-of-document token, as 50256 of GPT-2")
     parser.add_argument("--eod-begins", action="store_true", help="the token stands before a document, as llm.c has it")
     arguments = parser.parse_args()
+    if arguments.eod_begins and arguments.eod is None:
+        parser.error("--eod-begins: needs --eod, the id of the token that begins each document")
     try:
         for suffix in (".bin", ".idx"):
             if Path(f"{arguments.output}{suffix}").exists():

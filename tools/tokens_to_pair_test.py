@@ -120,6 +120,8 @@ class TokensToPair(unittest.TestCase):
         self.assertIn("says -5 tokens", self.convert(struct.pack("<256i", 20240520, 1, -5, *[0] * 253), code=2))
         self.assertIn("cut off", self.convert(numpy_file(IDS)[:-1], code=2))
         self.assertIn("no token ids", self.convert(llm_c([]), code=2))
+        self.assertIn("no such token", self.convert(llm_c(IDS), options=["--eod", "11"], code=2))
+        self.assertIn("needs --eod", self.convert(llm_c(IDS), options=["--eod-begins"], code=2))
         self.assertIn("-5, which is no token id", self.convert(array("i", [1, -5]).tobytes(),
                                                                options=["--dtype", "int32"], code=2))
 

@@ -15,6 +15,7 @@
 #include "copus/orchestrator/predictions/candidates.h"
 #include "copus/orchestrator/predictions/step_time_learner.h"
 #include "copus/performance/modelled_truth.h"
+#include "copus/statistics/branch_calibration.h"
 
 namespace copus {
 
@@ -146,6 +147,7 @@ LawScenario make_law_scenario(const RunConfig& config, const LawQuestion& questi
                        .seconds = true_seconds(config, *clock),
                        .pause_seconds = question.pause_seconds.value_or(0),
                        .step_deviation = middling_step_deviation,
+                       .branch_error = branch_error,
                        .spread = middling_norms,
                        .end = {ScenarioEnd::Kind::progress, tokens / length}};
   if (!question.pause_seconds) {

@@ -68,6 +68,26 @@ TEST(LawScenario, AStaticRunIsAtEveryLossAfterTheSecondsAndSamplesThatItNeeds) {
   EXPECT_DOUBLE_EQ(run.arrivals.back().seconds, run.seconds);
 }
 
+TEST(LawScenario, CalibrationsHaveErrors) {
+  RunConfig config = modelled_run();
+  config.adapt.policy = PolicyKind::copus;
+  config.adapt.explore_budget = 0.9;
+  config.adapt.hold_in = {};
+  LawScenario scenario = make_law_scenario(config, short_question());
+  const auto critical_batch_at_the_end = [&] {
+    double critical = 0;
+    const SimulatedRun run =
+        simulate(scenario.world, as_simulated(config, scenario), [&](const SimulatedDecision& simulated) {
+          critical = simulated.decision.critical_batch.value_or(critical);
+        });
+    EXPECT_GT(run.calibrations, 0);
+    return critical;
+  };
+  const double critical = critical_batch_at_the_end();
+  scenario.world.branch_error = 0;
+  EXPECT_GT(std::abs(std::log(critical / critical_batch_at_the_end())), 0.01);
+}
+
 TEST(LawScenario, ItsTargetsAreTheLossesOfTheLawOnTheWayDown) {
   const LawScenario scenario = make_law_scenario(modelled_run(), short_question());
   const double last = scenario.loss.at(3e8);

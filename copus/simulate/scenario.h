@@ -79,7 +79,7 @@ struct ScenarioLength {
 };
 
 // Makes a scenario. The same number, jobs and length always give the same scenario.
-Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, const ScenarioLength& length = {});
+Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, const ScenarioLength& asked = {});
 
 // Returns the critical batches that branches in the scenario's first batch and in branch_batch_of it would have
 // measured in an earlier run of the same job, at 1, 4 and 16 % of its progress. Where the worth is no hyperbola, they

@@ -29,7 +29,7 @@ std::vector<BranchOutcome> branches(double c, double alpha, double noise, unsign
   std::normal_distribution<double> error(0, noise);
   std::vector<BranchOutcome> outcomes;
   for (int64_t repetition = 0; repetition < 4; ++repetition) {
-    for (double share = 1.0 / 16; share <= 4; share *= 2) {
+    for (const double share : {1.0 / 16, 1.0 / 8, 1.0 / 4, 1.0 / 2, 1.0, 2.0, 4.0}) {
       outcomes.push_back({reference, 0.5, share * length, repetition, loss(share * length)});
     }
     for (const double batch : {4.0, 16.0, 32.0, 64.0, 128.0}) {

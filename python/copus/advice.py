@@ -15,16 +15,16 @@ class Advice:
 
     batch: int  # sequences of a step, over all ranks
     micro_batches: int  # of each rank in such a step
-    learning_rate_factor: float  # on your schedule as it was tuned for reference_batch
+    learning_rate_factor: float  # multiply by this the schedule's rate, which is for reference_batch
     gain: float
-    gain_low: float | None  # at the ends of the noise scale's 95 % interval
+    gain_low: float | None  # 95 % interval, from the uncertainty of the noise scale and of step times
     gain_high: float | None
-    noise_scale: float | None
+    noise_scale: float | None  # None while noise hides the signal: then only the low end is known
     noise_scale_low: float | None
     noise_scale_high: float | None
     critical_batch: float | None
-    reason: str
-    step: int  # after which it holds
+    reason: str  # "" on ranks other than 0
+    step: int  # the logged step that the advice is based on; the log begins with the first measured step
 
     def __str__(self) -> str:
         gain = f"{self.gain * 100:+.0f} %{_interval(self.gain_low, self.gain_high, 100)} progress by the second"

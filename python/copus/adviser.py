@@ -97,17 +97,19 @@ class Adviser:
         batch: sequences of a step, over all ranks.
         sequence_length: tokens of a sequence.
         reference_batch: the batch for which your learning rate was tuned; by default `batch`.
-        batches: the batches to choose from; by default doublings and halvings that the micro-batch divides.
-        max_steps, max_tokens: how long the job trains, if known. The adviser then advises no change that comes too late
-            to save time, and decides at the latest after a sixteenth of the job.
+        batches: the batches to choose from; by default doublings and halvings of `batch` and `reference_batch`. Only
+            multiples of the micro-batches of all data-parallel ranks are advised.
+        max_steps, max_tokens: the length of the job, if known, with steps of `batch` sequences. The adviser then
+            advises no change that comes too late to save time, and decides at least once every sixteenth of the job.
         data_parallel: ranks that read different samples; by default found from the parameters' meshes.
         pipeline_parallel: number of pipeline stages; each rank passes its own stage's parameters.
         weighted_by_samples: the loss weights every sample (or token) of a step equally, as a sum over the step divided
             by their number does. Micro-batches and ranks of different sizes can then be measured.
         directory: for run.jsonl and decisions.jsonl, which `copus report` and `copus replay` read. Only rank 0 writes.
-            By default a new folder, which is printed. If the folder has another job's log, a new folder next to it is
-            used. None writes nothing.
-        settings: any of Copus' [noise_scale], [adapt] and [optimizer], such as {"adapt.interval_samples": 512}.
+            By default a new folder runs/adviser-<time>, whose name is printed. If the folder has another job's log, a
+            numbered folder next to it is used. None writes nothing.
+        settings: keys of [noise_scale], [adapt] and [optimizer] in docs/configuration.md, and train.clip_norm, such as
+            {"adapt.interval_samples": 512}. noise_scale.dual_interval, adapt.advise and optimizer.kind are refused.
         timeout_seconds: how long to wait for another rank's numbers before the missing ranks are reported.
         strict: raises an exception instead of a warning that ends the measuring.
 
@@ -186,7 +188,8 @@ class Adviser:
             samples: sequences of this rank's micro-batch.
             loss_scale: factor on the loss apart from the accumulation, such as GradScaler's get_scale().
 
-        p.grad must be zero or None before the step's first backward, and unclipped. Steps may be skipped.
+        Before the step's first backward, p.grad must be zero or None. At this call it must not be clipped yet. Some
+        steps may go without this call. Raises copus.UserError for invalid arguments in the first call.
         """
         if self._health.is_stopped:
             return
@@ -221,10 +224,16 @@ class Adviser:
     ) -> None:
         """Reads each rank's own gradient when it is reduced, for steps of a single micro-batch.
 
-        Call this once, before the first backward. It supports DDP, whose communication hook stays free for you, and
-        FSDP2, whose reduce-scatter it replaces. You may also call first_micro_batch; the smaller of the two batches is
-        then used. `loss_scale`: with a gradient scaler, its get_scale. `micro_batches` is the number of reductions per
-        rank and step: the number of micro-batches, or 1 under no_sync.
+        Call this once, on every rank, after the process group exists and before the first backward. You may also call
+        first_micro_batch; the smaller of the two batches is then used.
+
+        Args:
+            model: of DistributedDataParallel (its communication hook stays free for you) or fully_shard (FSDP2, whose
+                reduce-scatter this replaces).
+            loss_scale: with a gradient scaler, its method get_scale.
+            micro_batches: reductions per rank and step: the number of micro-batches, or 1 under no_sync.
+
+        Raises copus.UserError on a single rank, for another kind of model, for sparse embeddings, and in a second call.
         """
         if self._ranks() == 1:
             raise UserError(
@@ -279,11 +288,13 @@ class Adviser:
                 unchanged); with a gradient scaler after unscale_. If not finite, the step is treated as skipped.
             samples: sequences of the step, over all ranks and micro-batches. Ranks with different numbers may each pass
                 their own number times the number of data-parallel ranks: the step then has the mean of these values.
-            seconds: the duration of the step.
-            lr, loss, loss_tokens: for the log; the loss as the loop computes it, in nats per token. A tensor is read
-                one step later, so that nothing waits for the device.
+            seconds: the duration of the step. Rank 0's value is used.
+            lr, loss, loss_tokens: for the log. `loss` is this rank's mean loss in nats per token; the log has the mean
+                over ranks. A loss on a device is read one step later, so that nothing waits for the device. `lr` and
+                `loss_tokens` are rank 0's, and are logged only as plain numbers or tensors on the CPU.
 
-        Advice that is not followed is repeated at the adviser's next decision.
+        Advice that is not followed is repeated at the adviser's next decision. Raises copus.UserError for invalid
+        arguments in the first call; later ones give a warning.
         """
         if self._health.is_stopped:
             self._receive_last_advice()
@@ -301,10 +312,8 @@ class Adviser:
         if self._passes is not None:
             self._passes.begin()
         values["loss"] = arguments.optional_number(loss)
-        rate, tokens = arguments.optional_number(lr), arguments.optional_number(loss_tokens)
-        self._pending.append(
-            _pending(values, _at_least_zero(rate), None if tokens is None else int(_at_least_zero(tokens) or 0))
-        )
+        rate, tokens = (_at_least_zero(arguments.optional_number(value)) for value in (lr, loss_tokens))
+        self._pending.append(_pending(values, rate, None if tokens is None else int(tokens)))
         if self._ranks() > 1:
             self._step_of_many()
         else:
@@ -312,9 +321,10 @@ class Adviser:
         return self._take_advice()
 
     def noise_scale(self) -> tuple[float | None, float, float | None] | None:
-        """Returns the noise scale and the low and high ends of its 95 % interval, all in sequences.
+        """Returns (value, low, high) in sequences; low and high are the ends of the 95 % interval. `value` and `high`
+        are None while noise hides the signal.
 
-        Only rank 0 gets values. Returns None while there are too few measurements, or while they cannot be trusted
+        Returns None on ranks other than 0, while there are too few measurements, or while they cannot be trusted
         (`unmeasured` states the reason).
         """
         if self._core is None or self._health.reason is not None:
@@ -329,11 +339,11 @@ class Adviser:
 
     @property
     def directory(self) -> pathlib.Path | None:
-        """The folder of the logs, once the first step has been measured."""
+        """The folder of the logs, on rank 0 once a step has been measured; otherwise None."""
         return self._logs
 
     def state_dict(self) -> dict[str, Any]:
-        """The state from which a restarted process continues; save rank 0's with your checkpoint."""
+        """Returns the adviser's state for a checkpoint. Save rank 0's; other ranks need not call it."""
         core = None
         try:
             self._finish()
@@ -353,7 +363,11 @@ class Adviser:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state, in its directory if none was given here; lines of later steps are cut there."""
+        """Resumes from a state_dict(). Call it before the first step.
+
+        Without directory=, this continues the log in the state's directory and removes lines of later steps. Raises
+        copus.UserError if the state is damaged or the job has begun.
+        """
         if self._steps:
             raise UserError("Adviser.load_state_dict: steps have been taken already; call it before the first one")
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
@@ -370,7 +384,8 @@ class Adviser:
         self._loaded = {"directory": None, "core": None, **state}
 
     def close(self) -> None:
-        """Writes what is known of the last steps. Without it the logs lack the last one or two steps."""
+        """Writes the last steps and closes the logs. Call it on every rank: in jobs of several ranks, and on
+        accelerators, the logs otherwise lack the last one to three steps."""
         state = self.state_dict()
         if self._core is not None:
             try:

@@ -61,7 +61,8 @@ class DualNoise:
         named_parameters: model.named_parameters(). Only matrices that require a gradient are measured.
         optimizer: needed for `preconditioned`; it must keep an average exp_avg_sq of squared gradients, as AdamW does.
         batch: sequences of a step, over all ranks. The gradient is their mean, or their mean times a constant.
-        interval: every interval-th step is measured, each time on about 16 other matrices.
+        interval: every interval-th step is measured. With 32 matrices or more, a measurement covers 16 to 24 of them,
+            in turn.
         select: function of a parameter's name and the parameter; True for the matrices to measure.
         group: process group of the ranks that train the same parameters; by default all ranks. With a pipeline, the
             ranks of one stage.
@@ -192,6 +193,8 @@ class DualNoise:
         return {"version": _STATE_VERSION, "steps": self._steps, **averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what state_dict() returned. Call it between two steps, on every rank. Raises copus.UserError for any
+        other value."""
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
             raise UserError(
                 f"DualNoise.load_state_dict was given {arguments.shown(state)}; expected what state_dict() returned, "

@@ -11,8 +11,12 @@ import torch
 
 from copus._core import UserError
 
-# PyTorch has renamed it.
-_all_gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
+def _all_gather(*given, **named):
+    """Calls PyTorch's all_gather_into_tensor, which newer versions call all_gather_single. A PyTorch without
+    torch.distributed has neither, and needs none on one rank."""
+    gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
+    return gather(*given, **named)
+
 
 _meetings = itertools.count()  # every rank makes its advisers in the same order
 _SECONDS_TO_NAME_THE_MISSING = 2.0

@@ -59,7 +59,7 @@ def find_layout(
     sharded_by_fsdp = _data_parallelism_of_fsdp()
     model_parallel, shards = 1, 1
     for parameter in parameters:
-        if not isinstance(parameter, DTensor):
+        if DTensor is None or not isinstance(parameter, DTensor):
             continue
         if id(parameter) in sharded_by_fsdp:
             replicas, shards_here = sharded_by_fsdp[id(parameter)]

@@ -94,6 +94,7 @@ class PrometheusTracker:
 
 
 TRACKERS = {"wandb": WandbTracker, "mlflow": MlflowTracker, "prometheus": PrometheusTracker}
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny", "prometheus": "prometheus_client"}
 
 
 class Log:
@@ -104,7 +105,7 @@ class Log:
         self.newest = 0  # the step of the last line
 
     def new_steps(self) -> list[dict[str, Any]]:
-        """The steps since the last call, or from the log's start if it was cut. None if there is no log."""
+        """The steps since the last call, or from the log's start if it was cut. Empty if there is no log."""
         try:
             return self._read()
         except ValueError:  # the log may have been truncated while it was read
@@ -188,15 +189,20 @@ def track(run: Path, to: str, textfile: Path | None) -> None:
         if not path.is_file():
             raise Mistake(f"{path}: no such file; expected the directory of a run of copus train")
     try:
-        tracker: Tracker = TRACKERS[to](run, tomllib.loads(config.read_text()), textfile or run / "metrics.prom")
+        settings = tomllib.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:  # neither TOML nor UTF-8
+        raise Mistake(f"{config}: is not valid TOML: {error}; expected the config.toml of a run") from error
+    try:
+        tracker: Tracker = TRACKERS[to](run, settings, textfile or run / "metrics.prom")
     except ImportError as error:
-        raise Mistake(f"--to {to} needs the Python package {error.name} (pip install 'copus[{to}]')") from error
-    has_failed = False
+        package = PACKAGES[to]
+        raise Mistake(f"--to {to} needs the Python package {package} ({error}): pip install {package}") from error
+    has_failed = True  # also if the log or the tracker fails, and after Ctrl-C
     try:
         for number, numbers in follow(run):
             tracker.step(number, numbers)
+        has_failed = False
     except Abandoned as error:
-        has_failed = True
         print(error, file=sys.stderr)
     finally:
         tracker.finish(has_failed)
@@ -206,9 +212,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m copus.track", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a run")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a run of copus train")
     parser.add_argument("--to", choices=list(TRACKERS), required=True)
-    parser.add_argument("--textfile", type=Path, metavar="FILE", help="of prometheus; default: RUN/metrics.prom")
+    parser.add_argument(
+        "--textfile", type=Path, metavar="FILE", help="for --to prometheus: the file to write; default: RUN/metrics.prom"
+    )
     arguments = parser.parse_args()
     try:
         track(arguments.run, arguments.to, arguments.textfile)

@@ -108,9 +108,11 @@ class Calibrates(unittest.TestCase):
         self.calibrate(Trainer(2.0), seconds=0)
         with self.assertRaisesRegex(ValueError, "another calibration"):
             self.calibrate(Trainer(2.0), reference_batch=4)
-        self.file.write_text("[]\n")
-        with self.assertRaisesRegex(ValueError, "no branch"):
-            self.calibrate(Trainer(2.0))
+        for mistake in (b"[]\n", b'{"results": 1}', b"\xff\xfe\n", b"a\nb"):
+            self.file.write_bytes(mistake)
+            with self.assertRaisesRegex(ValueError, "no branch"):
+                self.calibrate(Trainer(2.0))
+            self.assertEqual(self.file.read_bytes(), mistake, "unchanged")
 
     def test_impossible_arguments_are_refused(self):
         for options in ({"reference_batch": 0}, {"noise_scale": 0.0}, {"noise_scale": math.nan}, {"repetitions": 1}):

@@ -57,10 +57,10 @@ class Calibration:
     calibration: Estimate  # critical batch / noise scale, with alpha as given
     free_calibration: Estimate  # the same and alpha, fitted together
     free_alpha: Estimate
-    deviation: float  # root mean square of what the fit leaves of the logarithm of a branch's efficiency
+    deviation: float  # root mean square of the fit's residuals of ln(efficiency)
     rate_exponent: Estimate | None  # the best one, with those that are not significantly worse; None: too few branches
     branches: int
-    outside: int  # branches whose loss lay beyond the ladder: nothing is known of them
+    outside: int  # branches whose loss is beyond the ladder or not finite: they have no measured efficiency
     reference_batch: int
     noise_scale: float
     consumed_samples: int
@@ -109,12 +109,13 @@ def calibrate(branch: Callable[[int, float, int, int], float], *, reference_batc
     the rate of the reference batch times the factor. All branches of a repetition read the same sequences from the
     first on. Each repetition begins `samples_per_repetition(reference_batch)` sequences after the previous one.
 
-    noise_scale and consumed_samples are the values at the checkpoint, in sequences. `file` has a line for each finished
-    branch, so that the same call resumes an interrupted calibration. Once the 16 branches that an interval needs are
-    done, no branch begins that would end after `seconds`. `alpha` and `updates` are the run's adapt.alpha and
-    noise_scale.critical_updates.
+    noise_scale and consumed_samples are the values at the checkpoint, in sequences. `file` gets one JSON line for each
+    finished branch, so the same call resumes an interrupted calibration. `seconds` limits this call: after the first 16
+    branches, which an interval needs, no branch begins that would end later. `alpha` and `updates` are the run's
+    adapt.alpha and noise_scale.critical_updates. Call this in one process; `branch` may start a distributed job.
 
-    Raises ValueError if `file` belongs to another calibration, or if nothing can be fitted.
+    Raises ValueError for invalid arguments, if `file` belongs to another calibration, or if nothing can be fitted, and
+    OSError if `file` cannot be written.
     """
     if reference_batch < 1 or not noise_scale > 0 or repetitions < _NEEDED_REPETITIONS:
         raise ValueError(f"reference_batch is {reference_batch}, noise_scale {noise_scale} and repetitions "
@@ -165,24 +166,31 @@ def _samples_at(multiple: int, reference_batch: int) -> int:
 
 
 def _read(path: pathlib.Path, planned: list[Branch]) -> dict[Branch, float]:
-    """The finished branches. Drops a last line without a line end, whose writer was interrupted."""
+    """Returns the finished branches, then removes a last line that an interrupted call left without a line end.
+
+    Raises ValueError, and changes nothing, if the file is not of this calibration.
+    """
     if not path.exists():
         return {}
-    text = path.read_bytes()
-    whole = text[:text.rfind(b"\n") + 1]
-    if len(whole) < len(text):
-        os.truncate(path, len(whole))
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
     known, done = set(planned), {}
-    for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
+    for number, line in enumerate(content[:end].split(b"\n")[:-1], start=1):
         try:
             fields = json.loads(line)
             loss = fields.pop("loss")
             branch = Branch(**fields)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise ValueError(f"{path}:{number} is no branch of a calibration: {line}") from None
+            raise ValueError(f"{path}:{number} is no branch of a calibration: {line[:80]!r}. Give `file` a path of its "
+                             "own") from None
         if branch not in known:
             raise ValueError(f"{path}:{number} is a branch of another calibration (batch {branch.batch}, "
                              f"{branch.samples} sequences): give each reference batch, checkpoint and learning rate a "
                              "file of its own")
         done[branch] = math.nan if loss is None else float(loss)
+    rest, beginning = content[end:], b'{"batch": '
+    if not (rest.startswith(beginning) or beginning.startswith(rest)):
+        raise ValueError(f"{path}: its last line is no branch of a calibration. Give `file` a path of its own")
+    if rest:
+        os.truncate(path, end)
     return done

@@ -33,11 +33,11 @@ _STATE_FILE = "copus_adviser.json"
 class AdviserCallback(TrainerCallback):
     """Feeds a copus.Adviser with Trainer's steps, and prints its advice.
 
-    `advice` holds all advice so far, and `noise_scale` the measured value at the end. Options are the same as for
-    copus.Adviser except the batch. The batch is Trainer's: per_device_train_batch_size x gradient_accumulation_steps x
-    data-parallel ranks. A step with fewer micro-batches at the end of an epoch is skipped. The adviser's state is in
-    Trainer's checkpoints. `count` returns the number of sequences of a micro-batch, if this is not the size of the
-    first dimension of the first tensor.
+    `advice` holds all advice so far. After the training, `noise_scale` is (value, low, high) in sequences on rank 0,
+    and None elsewhere or if unmeasured. Options are the same as for copus.Adviser except the batch. The batch is
+    Trainer's: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks. A step with fewer
+    micro-batches at the end of an epoch is skipped. The adviser's state is in Trainer's checkpoints. `count` returns
+    the number of sequences of a micro-batch, if this is not the size of the first dimension of the first tensor.
 
     Copus needs the gradients of a small and of a large batch in each step. If a step has a single micro-batch, the
     small batch is one rank's, whose gradient is read before DDP or FSDP2 reduces it. On a single rank such a step has

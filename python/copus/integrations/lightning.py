@@ -25,12 +25,13 @@ from copus.wrappers import refuse_wrapper
 class AdviserCallback(Callback):
     """Feeds a copus.Adviser with the trainer's steps, and prints its advice.
 
-    `advice` holds all advice so far, and `noise_scale` the measured value at the end. Options are the same as for
-    copus.Adviser except the batch. The batch is Lightning's: sequences of a micro-batch (the first dimension of its
-    first tensor, or the result of `count`) x accumulate_grad_batches x data-parallel ranks. Two kinds of steps are
-    skipped: steps with fewer sequences at the end of an epoch, and steps in which training_step returns None for a
-    micro-batch. Copus needs gradients of two sizes in each step. With one micro-batch per step it gets both from DDP on
-    several ranks; on a single rank it reports that it cannot measure. The adviser's state is in the checkpoints.
+    `advice` holds all advice so far. After the training, `noise_scale` is (value, low, high) in sequences on rank 0,
+    and None elsewhere or if unmeasured. Options are the same as for copus.Adviser except the batch. The batch is
+    Lightning's: sequences of a micro-batch (the first dimension of its first tensor, or the result of `count`) x
+    accumulate_grad_batches x data-parallel ranks. Two kinds of steps are skipped: steps with fewer sequences at the end
+    of an epoch, and steps in which training_step returns None for a micro-batch. Copus needs gradients of two sizes in
+    each step. With one micro-batch per step it gets both from DDP on several ranks; on a single rank it reports that it
+    cannot measure. The adviser's state is in the checkpoints.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class AdviserCallback(Callback):
     def _begin(self, trainer: Trainer, sequences: int) -> None:
         whole = sequences * trainer.accumulate_grad_batches * _replicas(trainer)
         self.adviser = copus.Adviser(batch=whole, **self._options)
-        if self._loaded is not None:
-            load_state(self.adviser, self._loaded)
+        state, self._loaded = self._loaded, None  # a second fit is another job
+        if state is not None:
+            load_state(self.adviser, state)
         if trainer.accumulate_grad_batches == 1 and trainer.world_size > 1:
             self.adviser.watch(trainer.strategy.model, loss_scale=lambda: _loss_scale(trainer))
         elif trainer.accumulate_grad_batches == 1:

@@ -98,7 +98,12 @@ class BatchSchedule:
 
     @classmethod
     def parse(cls, text: str, sequence_length: int) -> BatchSchedule:
-        """Reads Megatron-LM's notation: thresholds are tokens, with or without a suffix K, M, B or T."""
+        """Reads Megatron-LM's notation: thresholds are tokens, with or without a suffix K, M, B or T.
+
+        Raises ValueError for other text, and if sequence_length is below 1.
+        """
+        if sequence_length < 1:
+            raise ValueError(f"sequence_length is {sequence_length}; expected 1 or more tokens")
         pieces = []
         for piece in text.replace(",", " ").split():
             threshold, colon, batch = piece.partition(":")
@@ -205,5 +210,8 @@ def _batch_of(configuration: str) -> int:
 
 
 def _sequence_length(directory: str | pathlib.Path) -> int:
-    with (pathlib.Path(directory) / "config.toml").open("rb") as file:
+    path = pathlib.Path(directory) / "config.toml"
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: expected the directory of a run that was logged")
+    with path.open("rb") as file:
         return tomllib.load(file)["train"]["sequence_length"]

@@ -27,7 +27,9 @@ class Following:
     """Feeds a copus.Adviser with the steps of a torchtitan Trainer, and changes its batch as advised.
 
     `advice` holds the advice followed so far. Options are the same as for copus.Adviser, except batch and
-    sequence_length, which come from the trainer.
+    sequence_length, which come from the trainer. torchtitan's checkpoints hold neither the batch nor the adviser: save
+    `following.adviser.state_dict()` yourself. A resumed job begins with the configured batch. Raises copus.UserError if
+    this version of torchtitan is not supported.
     """
 
     def __init__(self, trainer: Any, **options: Any) -> None:

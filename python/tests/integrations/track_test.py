@@ -211,6 +211,13 @@ class Track(unittest.TestCase):
         self.assertIn("needs the Python package wandb", self.finish(self.start("--to", "wandb", PYTHONPATH=path), 2))
         (self.run_dir / "run.jsonl").write_text("{\n")
         self.assertIn("run.jsonl: has a damaged line", self.finish(self.start("--to", "prometheus"), 2))
+        (self.folder / "wandb.py").write_text("import pathlib\n\n\nclass Run:\n    def finish(self, exit_code):\n"
+                                              "        pathlib.Path(__file__).with_name('code').write_text(str(exit_code))\n"
+                                              "\n\ndef init(**options):\n    return Run()\n")
+        self.finish(self.start("--to", "wandb", PYTHONPATH=path), 2)
+        self.assertEqual((self.folder / "code").read_text(), "1", "the run of W&B has failed")
+        (self.run_dir / "config.toml").write_text("=")
+        self.assertIn("config.toml: is not valid TOML", self.finish(self.start("--to", "prometheus"), 2))
         (self.run_dir / "config.toml").unlink()
         self.assertIn("config.toml: no such file", self.finish(self.start("--to", "prometheus"), 2))
 
