@@ -101,11 +101,11 @@ def tokenize(arguments):
             bad.finish()
             if count == 0:
                 raise CorpusError("the input is empty: it holds no text")
-        except (TransferError, SetupError):
-            raise
-        except CorpusError:
-            shutil.rmtree(parts.folder)  # other input, or other options, will be tokenized anew
-            skipped.unlink(missing_ok=True)
+        except CorpusError as error:
+            can_continue = isinstance(error, TransferError) or (isinstance(error, SetupError) and parts.path(0).exists())
+            if not can_continue:  # other input, or other options, will be tokenized anew
+                shutil.rmtree(parts.folder)
+                skipped.unlink(missing_ok=True)
             raise
     lengths = parts.lengths(count)
     shards = shards_of(arguments.output, lengths, arguments.shard_tokens)
