@@ -131,7 +131,7 @@ class MadeUpArchitecture(unittest.TestCase):
             command = [self.compiler, "-std=c++20", "-O0", "-Wall", "-Werror", "-I", folder, "-I", str(ROOT), str(main)]
             sources = [
                 "architecture_config config_fields hugging_face_config hugging_face_config_write model_description",
-                "rope_config stored_tensors",
+                "layer_blocks rope_config stored_tensors",
             ]
             command += [str(room / f"{name}.cpp") for name in " ".join(sources).split()]
             result = subprocess.run(
