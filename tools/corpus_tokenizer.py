@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
-from corpus_errors import RESUMES, CorpusError
+from corpus_errors import RESUMES, CorpusError, SetupError
 from token_windows import encode_long
 
 
@@ -100,7 +100,7 @@ class JsonTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise CorpusError(f"--tokenizer {path} needs the Python package tokenizers (pip install tokenizers)") from error
+            raise SetupError(f"--tokenizer {path} needs the Python package tokenizers (pip install tokenizers)") from error
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises plain Exception

@@ -6,12 +6,14 @@ import collections
 import datetime
 import itertools
 import time
+from typing import Any
 
 import torch
 
 from copus._core import UserError
 
-def _all_gather(*given, **named):
+
+def _all_gather(*given: Any, **named: Any) -> Any:
     """Calls PyTorch's all_gather_into_tensor, which newer versions call all_gather_single. A PyTorch without
     torch.distributed has neither, and needs none on one rank."""
     gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor

@@ -180,6 +180,8 @@ def _read(path: pathlib.Path, planned: list[Branch]) -> dict[Branch, float]:
             fields = json.loads(line)
             loss = fields.pop("loss")
             branch = Branch(**fields)
+            hash(branch)
+            loss = math.nan if loss is None else float(loss)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ValueError(f"{path}:{number} is no branch of a calibration: {line[:80]!r}. Give `file` a path of its "
                              "own") from None
@@ -187,10 +189,10 @@ def _read(path: pathlib.Path, planned: list[Branch]) -> dict[Branch, float]:
             raise ValueError(f"{path}:{number} is a branch of another calibration (batch {branch.batch}, "
                              f"{branch.samples} sequences): give each reference batch, checkpoint and learning rate a "
                              "file of its own")
-        done[branch] = math.nan if loss is None else float(loss)
-    rest, beginning = content[end:], b'{"batch": '
+        done[branch] = loss
+    rest, beginning = content[end:].strip(b"\0"), b'{"batch": '  # after a power failure a file may end in zeros
     if not (rest.startswith(beginning) or beginning.startswith(rest)):
         raise ValueError(f"{path}: its last line is no branch of a calibration. Give `file` a path of its own")
-    if rest:
+    if end < len(content):
         os.truncate(path, end)
     return done
