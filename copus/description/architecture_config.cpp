@@ -248,7 +248,7 @@ void read_copus_parts(const Fields& config, ModelDescription& model) {
 void read_copus(const Fields& config, ModelDescription& model) {
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const std::optional<Fields> rope = model.learned_positions ? config.fields(name) : std::nullopt;
-    if (rope && rope->text("rope_type").value_or(rope->text("type").value_or("default")) != "default") {
+    if (rope && rope_type_of(*rope) != "default") {
       config.fail("\"", name, "\" scales, but \"learned_positions\" is true, so nothing rotates; remove one of them");
     }
   }

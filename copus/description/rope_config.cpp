@@ -117,7 +117,7 @@ Rope parse_rope_object(const Fields& rope, const RopeStyle& style, const Context
   for (const auto& [key, value] : rope.object().items()) {
     if (value.is_object()) rope.fail("\"", key, "\": different rotary embeddings by layer type are not supported");
   }
-  std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+  std::string type = rope_type_of(rope);
   if (style.is_phi3 && (type == "su" || type == "yarn")) type = to_string(RopeType::longrope);
   Rope result{rope.positive_number("rope_theta"), std::nullopt, rotary_share(rope, style)};
   if (type == "default") return result;
@@ -211,6 +211,10 @@ void parse_common_rope(const Fields& config, const RopeStyle& style, ModelDescri
 }
 
 }  // namespace
+
+std::string rope_type_of(const Fields& rope) {
+  return rope.text("rope_type").value_or(rope.text("type").value_or("default"));
+}
 
 void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model) {
   (style.by_layer_type ? parse_rope_by_layer_type : parse_common_rope)(config, style, model);

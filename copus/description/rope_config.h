@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "copus/description/config_fields.h"
 #include "copus/description/model_description.h"
@@ -19,6 +20,9 @@ struct RopeStyle {
 // Reads bases, scaling and rotating fraction, in the style of transformers 4 or 5, into a model that has its
 // architecture's defaults.
 void parse_rope(const Fields& config, const RopeStyle& style, ModelDescription& model);
+
+// Returns the type that a `rope_scaling` or `rope_parameters` object names, in either style; "default" scales nothing.
+std::string rope_type_of(const Fields& rope);
 
 // Returns the object that describes the model's scaling, without the base, for `rope_scaling` or `rope_parameters`.
 nlohmann::json rope_object(const ModelDescription& model);

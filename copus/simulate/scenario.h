@@ -83,7 +83,8 @@ Scenario make_scenario(int64_t number, const std::vector<SimulatedJob>& jobs, co
 
 // Returns the critical batches that branches in the scenario's first batch and in branch_batch_of it would have
 // measured in an earlier run of the same job, at 1, 4 and 16 % of its progress. Where the worth is no hyperbola, they
-// are those of the hyperbola through the worths of these two batches. Their logarithms have a standard error of 0.3.
+// belong to the hyperbola with the same ratio of the worths of these two batches. Their logarithms have a standard
+// error of 0.3.
 std::vector<MeasuredCriticalBatch> measured_critical_batches(const Scenario& scenario);
 
 // Describes a scenario in one line: "12: 8b-64 kaplan power c=2.3 ...".

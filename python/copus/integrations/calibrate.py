@@ -180,7 +180,7 @@ def _read(path: pathlib.Path, planned: list[Branch]) -> dict[Branch, float]:
             fields = json.loads(line)
             loss = fields.pop("loss")
             branch = Branch(**fields)
-            hash(branch)
+            hash(branch)  # raises TypeError for a list
             loss = math.nan if loss is None else float(loss)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ValueError(f"{path}:{number} is no branch of a calibration: {line[:80]!r}. Give `file` a path of its "
