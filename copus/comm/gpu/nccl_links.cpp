@@ -294,6 +294,9 @@ void NcclLinks::agree_on(const NcclPlan::Change& change) {
 
 // The communicators must not share resources (splitShare). If they did, their operations would run one after another,
 // and a send that waits for its receiver would block all others.
+//
+// NCCL up to 2.30 writes through a null pointer on ranks without a color if another rank dies during the split. They
+// then end by SIGSEGV, which the launcher reports beside the first death.
 void NcclLinks::open(const std::vector<NcclUse>& split) {
   const auto mine =
       std::find_if(split.begin(), split.end(), [&](const NcclUse& use) { return is_member(use, host_.rank()); });
@@ -306,8 +309,11 @@ void NcclLinks::open(const std::vector<NcclUse>& split) {
   config.split_share = 0;
   if (use.kind != NcclUse::Kind::collectives) config.max_ctas = message_ctas;
   made_ = nullptr;
-  finish(parent_, call(parent_, [&] { return nccl_.comm_split(parent_, color, key, &made_, &config); }), "connecting",
-         use);
+  NcclResult begun = call(parent_, [&] { return nccl_.comm_split(parent_, color, key, &made_, &config); });
+  // ncclCommSplit returns success before the split of a non-blocking parent is done, so only the parent's asynchronous
+  // state shows its end.
+  if (begun == NcclResult::success) begun = NcclResult::in_progress;
+  finish(parent_, begun, "connecting", use);
   if (!takes_part) return;
   COPUS_CHECK(made_ != nullptr, "a split without a communicator for ", to_string(use));
   DeviceRuntime::Stream stream = nullptr;
@@ -516,7 +522,7 @@ void NcclLinks::abort() {
   std::unique_lock lock(calls_, std::defer_lock);
   const bool is_alone = take_calls(lock);
   aborted_ = true;
-  NcclComm* const inside = is_alone ? nullptr : inside_.load();
+  NcclComm* inside = is_alone ? nullptr : inside_.load();
   const auto abort_all_but = [&](const NcclComm* left_out) {
     std::vector<NcclComm*> comms;
     {
@@ -530,10 +536,15 @@ void NcclLinks::abort() {
     nccl_.group_end();
     if (parent_ != nullptr && parent_ != left_out && !std::exchange(parent_aborted_, true)) nccl_.comm_abort(parent_);
   };
+  // A revocation frees nothing, so it waits for no kernels of other communicators. It comes first, because an abort of
+  // the others would wait for the kernels of this one.
+  if (inside != nullptr && nccl_.comm_revoke) {
+    nccl_.comm_revoke(inside, 0);
+    if (take_calls(lock)) inside = nullptr;
+  }
   abort_all_but(inside);
-  if (inside == nullptr || !nccl_.comm_revoke) return;
-  nccl_.comm_revoke(inside, 0);
-  if (take_calls(lock)) abort_all_but(nullptr);
+  // The call may have waited for a kernel of another communicator.
+  if (inside != nullptr && nccl_.comm_revoke && take_calls(lock)) abort_all_but(nullptr);
 }
 
 FailureReport NcclLinks::late(const char* what, const NcclUse& use) const {
