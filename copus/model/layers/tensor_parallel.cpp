@@ -1,5 +1,6 @@
 #include "copus/model/layers/tensor_parallel.h"
 
+#include <exception>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -8,8 +9,20 @@
 
 namespace copus {
 
+namespace {
+
+bool is_certainly_done(const Work& work) {
+  try {
+    return work.done();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 PendingRows::~PendingRows() {
-  if (!is_under_way_) return;
+  if (!is_under_way_ || is_certainly_done(work_)) return;
   rows_.unsafeReleaseTensorImpl();
   source_.unsafeReleaseTensorImpl();
 }

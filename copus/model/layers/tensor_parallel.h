@@ -13,8 +13,9 @@
 
 namespace copus {
 
-// Rows that a collective is gathering or summing. If nobody waits for the collective, as after an exception, the memory
-// of the rows is leaked, because the collective may still use it. The process is about to exit then.
+// Rows that a collective is gathering or summing. If nobody waits for the collective, as after an exception, and it is
+// not done, the memory of the rows is leaked, because the collective may still use it. The process is about to exit
+// then: after the failure of another rank, from which a job recovers, every operation has ended (task_queue.h).
 class [[nodiscard]] PendingRows {
  public:
   explicit PendingRows(at::Tensor rows) : rows_(std::move(rows)) {}

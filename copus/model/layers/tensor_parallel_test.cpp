@@ -5,10 +5,13 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "copus/comm/testing/rank_threads.h"
 #include "copus/comm/world.h"
@@ -204,6 +207,25 @@ TEST(TensorParallel, GatherAndReduceKeepTheOrderOfTheRanks) {
       EXPECT_EQ(group.local_rows(6), 2);
     });
   }
+}
+
+TEST(TensorParallel, PendingRowsAreLeakedOnlyIfTheirCollectiveIsUnderWay) {
+  struct Collective : Work::State {
+    explicit Collective(bool done_already) : is_done(done_already) {}
+    void wait() override {}
+    bool done() override { return is_done; }
+    const bool is_done;
+  };
+  const auto is_freed = [](bool is_done) {
+    at::Tensor rows = at::zeros({2, 4});
+    const c10::weak_intrusive_ptr<at::TensorImpl> weak(rows.getIntrusivePtr());
+    {
+      const PendingRows pending(std::move(rows), at::zeros({1, 4}), Work(std::make_shared<Collective>(is_done)));
+    }
+    return weak.expired();
+  };
+  EXPECT_TRUE(is_freed(true));
+  EXPECT_FALSE(is_freed(false));
 }
 
 TEST(TensorParallel, WithoutSequenceParallelismEveryRankHoldsAllRows) {
