@@ -402,6 +402,28 @@ TEST(ConaPolicy, GoesBackOnceTheAverageOfPhiHasFallenAHundredTimes) {
   EXPECT_THAT(run.moves().back().choice.reason, HasSubstr("observations in a row: to d=1,t=2,p=2,B=16,b=1"));
 }
 
+TEST(ConaPolicy, AMoveStartsTheAverageAnew) {
+  const auto policy = make_policy(without_dwell(PolicyKind::cona, 16));
+  Question question{two_layouts(8, 256), {pipeline, 16, 1}, {}};
+  double phi = 200;
+  const auto observe = [&] {
+    set_noise(question.latest, phi);
+    policy->observe(question.latest, question.current);
+  };
+  for (const int64_t batch : {16, 32, 64}) {
+    question.current.global_batch = batch;
+    question.ask(*policy);
+  }
+  observe();
+  for (int i = 0; i < 100; ++i) phi *= 0.99, observe();
+  ASSERT_EQ(question.ask(*policy).target.value(), (Configuration{pipeline, 32, 1}));
+  question.current.global_batch = 32;
+  question.ask(*policy);
+  // phi stays, below the average of the batch that the run has left, and too small for a batch of 64 again.
+  for (int i = 0; i < 150; ++i) observe();
+  EXPECT_FALSE(question.ask(*policy).target);
+}
+
 // A run that begins in a pipeline.
 RunConfig scripted_config() {
   RunConfig config = run_config(PolicyKind::script, 16);

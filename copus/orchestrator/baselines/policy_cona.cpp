@@ -36,6 +36,7 @@ class ConaPolicy : public BaselinePolicy {
   void follow(const Configuration& current) {
     if (last_ && *last_ != current) {
       falls_ = 0;
+      average_.reset();  // CONA runs each stage as a process with a new average
       if (!earlier_.empty() && earlier_.back() == current) {
         earlier_.pop_back();
       } else {
