@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "copus/base/testing/test_support.h"
@@ -16,6 +18,53 @@ TEST(AvailableMemory, IsSomeOfTheMachines) {
   const int64_t whole = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   EXPECT_GT(available_memory_bytes(), 0);
   EXPECT_LE(available_memory_bytes(), whole);
+}
+
+// The files of a machine with 8 GiB of free memory, whose kernel limits a process's memory.
+class MemoryOfGroups : public testing::Test {
+ protected:
+  MemoryOfGroups() { write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB"); }
+  void write(const std::string& file, const std::string& text) {
+    const std::filesystem::path path = folder_.path() / file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text << "\n";
+  }
+  int64_t available() const { return available_memory_bytes(folder_.path()); }
+  int64_t usable() const { return usable_memory_bytes(folder_.path()); }
+
+  const int64_t whole_ = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  TemporaryFolder folder_;
+};
+
+TEST_F(MemoryOfGroups, WithoutALimitTheSystemsCounts) {
+  EXPECT_EQ(available(), int64_t{8} << 30);
+  write("proc/self/cgroup", "0::/");
+  write("sys/fs/cgroup/memory.max", "max");
+  EXPECT_EQ(available(), int64_t{8} << 30);
+  EXPECT_EQ(usable(), whole_);
+}
+
+TEST_F(MemoryOfGroups, TheSmallestOfTheGroupsAroundAProcessCounts) {
+  write("proc/self/cgroup", "0::/slurm/job_1/step_0");
+  write("sys/fs/cgroup/slurm/job_1/memory.max", "5000000");
+  write("sys/fs/cgroup/slurm/job_1/memory.current", "3000000");
+  write("sys/fs/cgroup/slurm/job_1/memory.stat", "anon 1900000\ninactive_file 400000\nslab_reclaimable 100000");
+  write("sys/fs/cgroup/slurm/job_1/step_0/memory.max", "max");
+  EXPECT_EQ(available(), 2500000);
+  EXPECT_EQ(usable(), 5000000);
+  write("sys/fs/cgroup/slurm/job_2/memory.max", "1000");
+  EXPECT_EQ(usable(), 5000000) << "another job's";
+}
+
+TEST_F(MemoryOfGroups, VersionOneOfControlGroups) {
+  write("proc/self/cgroup", "9:cpuset:/elsewhere\n4:memory:/docker/a1\n0::/");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000");
+  write("sys/fs/cgroup/memory/docker/a1/memory.limit_in_bytes", "5000000");
+  write("sys/fs/cgroup/memory/docker/a1/memory.usage_in_bytes", "3000000");
+  write("sys/fs/cgroup/memory/docker/a1/memory.stat", "inactive_file 1\ntotal_inactive_file 400000");
+  EXPECT_EQ(available(), 2400000);
+  EXPECT_EQ(usable(), 5000000);
 }
 
 TEST(AvailableMemory, ALimitOnTheProcessCounts) {

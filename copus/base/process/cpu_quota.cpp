@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <string>
+
+#include "copus/base/process/control_groups.h"
 
 namespace copus {
 
@@ -24,19 +25,9 @@ double quota_of_group(const std::filesystem::path& group) {
 }  // namespace
 
 std::optional<double> cpu_quota(const std::filesystem::path& root) {
-  const std::filesystem::path mounts = root / "sys/fs/cgroup";
   double smallest = no_quota;
-  // Each line is "number:controllers:/path"; version 2 names no controllers.
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string number, controllers, path;
-       std::getline(groups, number, ':') && std::getline(groups, controllers, ':') && std::getline(groups, path);) {
-    if (!controllers.empty() && (',' + controllers + ',').find(",cpu,") == std::string::npos) continue;
-    const std::filesystem::path mount = controllers.empty() ? mounts : mounts / "cpu";
-    // In a container, the mount itself may be the process's own group although `path` is still the host's path.
-    for (std::filesystem::path group = std::filesystem::path(path).relative_path();; group = group.parent_path()) {
-      smallest = std::min(smallest, quota_of_group(mount / group));
-      if (group.empty()) break;
-    }
+  for (const std::filesystem::path& group : control_groups("cpu", root)) {
+    smallest = std::min(smallest, quota_of_group(group));
   }
   return smallest < no_quota ? std::optional(smallest) : std::nullopt;
 }
