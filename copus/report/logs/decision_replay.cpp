@@ -331,18 +331,29 @@ std::vector<Decision> replay_open_loop(const AnyConfig& config, const std::strin
   std::visit([](JobConfig& job) { job.adapt.advise = true; }, advising);
   require_all_steps(records, events.front());
   for (const DecisionEvent& event : events) check_possible(config, event);
-  const auto& begin = std::get<ControllerBegin>(events.front());
-  Controller controller(advising, begin.configuration, begin.knowledge, file, begin.rate_factor);
+  std::optional<Controller> controller;
+  const auto start = [&](const ControllerBegin& begin) {
+    controller.emplace(advising, begin.configuration, begin.knowledge, file, begin.rate_factor);
+  };
+  start(std::get<ControllerBegin>(events.front()));
   std::vector<Decision> decisions;
-  auto event = events.begin();
+  auto event = events.begin() + 1;
   for (const StepRecord& record : records) {
-    Reaction reaction = controller.observe(observation_in(controller.current().global_batch, record, advising));
+    Reaction reaction = controller->observe(observation_in(controller->current().global_batch, record, advising));
     if (reaction.decision) decisions.push_back(std::move(*reaction.decision));
     for (; event != events.end() && step_of(*event) <= record.step; ++event) {
-      if (const auto* report = std::get_if<SwitchReport>(&*event)) controller.report(*report);
-      if (const auto* change = std::get_if<RanksChanged>(&*event)) controller.ranks_changed(*change);
-      if (std::holds_alternative<ControllerResumed>(*event)) controller.mark_resumed();
-      if (const auto* calibration = std::get_if<RunCalibration>(&*event)) controller.calibrated(*calibration);
+      if (const auto* begin = std::get_if<ControllerBegin>(&*event)) {
+        // A run that was resumed in another batch or layout began there without a switch.
+        if (begin->configuration == controller->current()) {
+          controller->mark_resumed();
+        } else {
+          start(*begin);
+        }
+      }
+      if (const auto* report = std::get_if<SwitchReport>(&*event)) controller->report(*report);
+      if (const auto* change = std::get_if<RanksChanged>(&*event)) controller->ranks_changed(*change);
+      if (std::holds_alternative<ControllerResumed>(*event)) controller->mark_resumed();
+      if (const auto* calibration = std::get_if<RunCalibration>(&*event)) controller->calibrated(*calibration);
     }
   }
   return decisions;

@@ -655,6 +655,19 @@ TEST_F(DecisionReplayTest, OpenLoopAsksAnotherPolicyAlongTheSameWay) {
   EXPECT_EQ(same.front().inputs_hash, std::get<Decision>(*first).inputs_hash);
 }
 
+TEST_F(DecisionReplayTest, OpenLoopFollowsARunThatWasResumedInAnotherBatch) {
+  config_.adapt.policy = PolicyKind::fixed;
+  train(200);
+  std::vector<DecisionEvent> all = events();
+  auto later = std::get<ControllerBegin>(all.front());
+  later.step = 100;
+  later.configuration.global_batch *= 4;
+  all.insert(std::ranges::find_if(all, [](const DecisionEvent& event) { return step_of(event) > 100; }), later);
+  const std::vector<Decision> decisions = replay_open_loop(config_, "", records(), all);
+  EXPECT_EQ(decisions.front().current.global_batch, config_.train.global_batch);
+  EXPECT_EQ(decisions.back().current.global_batch, later.configuration.global_batch);
+}
+
 TEST_F(DecisionReplayTest, WhereStepsAreMissingNobodyCanTell) {
   train(300);
   std::vector<StepRecord> holey = records();
