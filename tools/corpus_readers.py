@@ -426,7 +426,8 @@ FORMATS = [
     (b"\x04\x22\x4d\x18", 0, "compressed by lz4", "unpack it, or compress it by gzip or zstd"),
     (b"7z\xbc\xaf\x27\x1c", 0, "a 7-zip archive", BY_UNPACKING),
     (b"PK\x03\x04", 0, "a zip archive (.zip, .npz, .docx, or what torch.save wrote)", BY_UNPACKING),
-    (b"ustar", 257, "a tar archive", BY_UNPACKING),
+    (b"ustar\0", 257, "a tar archive", BY_UNPACKING),  # POSIX
+    (b"ustar  \0", 257, "a tar archive", BY_UNPACKING),  # GNU
     (b"GGUF", 0, "a model's weights (GGUF)", NO_TEXT),
     (b"\x89HDF", 0, "an HDF5 file", TO_JSONL),
     (b"SQLite format 3", 0, "an SQLite database", TO_JSONL),

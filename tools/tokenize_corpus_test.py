@@ -390,6 +390,10 @@ class TokenizeCorpusTest(TokenizeTest):
                 corpus_readers.read_documents(path, "text", "", lambda count: None, None)
         self.assertIn(says, self.refused(path, *self.json_tokenizer()))
 
+    def test_a_text_with_a_word_at_the_mark_of_an_archive_is_text(self):
+        path = self.write("a.txt", b"a" * 256 + b"gustar  a todos")
+        self.assertIsNone(corpus_readers.format_of(path.read_bytes(), path))
+
     @staticmethod
     def tar():
         packed = io.BytesIO()

@@ -7,6 +7,7 @@
 
 #include "copus/cli/commands.h"
 #include "copus/cli/option_checks.h"
+#include "copus/config/settings.h"
 #include "copus/train/job/job.h"
 
 namespace copus {
@@ -37,7 +38,7 @@ void add_train(CLI::App& program, CommandAction& action, const std::vector<std::
       .add_option_function<std::string>(
           "--init-from",
           [options](const std::string& directory) {
-            options->request.overrides.push_back("model.init_from=" + directory);
+            options->request.overrides.push_back("model.init_from=" + quote(directory));
           },
           "Start from the weights of a Hugging Face directory, whose config.json then describes the model")
       ->type_name("DIR");

@@ -151,6 +151,25 @@ TEST_F(ModelSection, TakesLlama3Scaling) {
   EXPECT_THAT(error_with_model(concat(inline_model, "rope_scaling = { rope_type = 'ntk' }")), HasSubstr("ntk"));
 }
 
+// config.json has no such values: JSON would have null, which stands for a default.
+TEST_F(ModelSection, RopeScalingTakesFiniteNumbers) {
+  const auto error_with = [&](const std::string& scaling) {
+    return error_with_model(concat(inline_model, "rope_scaling = { ", scaling, " }\n"));
+  };
+  EXPECT_EQ(error_with("rope_type = 'yarn', factor = 4.0, attention_factor = 1.5"), "no UserError");
+  for (const char* value : {"inf", "-inf", "nan"}) {
+    for (const char* number : {"rope_type = 'yarn', factor = ", "rope_type = 'yarn', factor = 4, attention_factor = ",
+                               "rope_type = 'longrope', short_factor = [1], long_factor = [1], factor = "}) {
+      EXPECT_THAT(error_with(concat(number, value)), AllOf(HasSubstr("run.toml:7: model.rope_scaling needs a finite "),
+                                                           HasSubstr(concat("factor, got ", value))));
+    }
+  }
+  EXPECT_THAT(error_with("rope_type = 'longrope', short_factor = [1, nan], long_factor = [1]"),
+              HasSubstr("run.toml:7: model.rope_scaling needs a finite number, got nan"));
+  EXPECT_THAT(error_with("rope_type = 'yarn', factor = 2024-05-01, beta_slow = 1"),
+              HasSubstr("model.rope_scaling must hold numbers, got a date"));
+}
+
 TEST_F(ModelSection, MayBeAFileOrADirectory) {
   EXPECT_EQ(parse_with_model(by_file_).model, parse_with_model(inline_model).model);
   EXPECT_EQ(parse_with_model(by_file_).init_from, "");

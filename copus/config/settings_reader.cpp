@@ -277,6 +277,7 @@ void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
     fail(*setting, "must be a table such as { rope_type = \"llama3\", factor = 8.0, low_freq_factor = 1.0, ",
          "high_freq_factor = 4.0, original_max_position_embeddings = 8192 }, got ", copus::describe(*setting));
   }
+  refuse_values_without_json(*setting);
   const Setting* type = setting->find("rope_type");
   if (!type) fail(*setting, "has no rope_type; expected a type such as rope_type = \"llama3\"");
   for (const auto& [known, name] : named_values<RopeType>) {
@@ -291,6 +292,16 @@ void SettingsReader::field(const char* key, std::optional<RopeScaling>&) {
   if (type->kind == Setting::Kind::text && std::get<std::string>(type->value) == "default") {
     refuse_other_keys(*setting, {"rope_type"});
   }
+}
+
+// JSON would have null in place of these values, and null stands for a default.
+void SettingsReader::refuse_values_without_json(const Setting& setting) const {
+  if (setting.kind == Setting::Kind::number && !std::isfinite(std::get<double>(setting.value))) {
+    fail(setting, "needs a finite ", setting.name.empty() ? "number" : setting.name, ", got ",
+         copus::describe(setting));
+  }
+  if (setting.kind == Setting::Kind::date) fail(setting, "must hold numbers, got ", copus::describe(setting));
+  for (const Setting& child : setting.children) refuse_values_without_json(child);
 }
 
 double SettingsReader::number_in(const Setting& table, const char* key, const Range<double>& range) const {

@@ -35,7 +35,7 @@ class SettingsReader {
   // Reads a list. A single value stands for a list of one item.
   void field(const char* key, std::vector<int64_t>& value, const Range<int64_t>& range);
   void field(const char* key, std::vector<bool>& value);
-  void field(const char* key, std::optional<RopeScaling>& value);  // checks only types and keys
+  void field(const char* key, std::optional<RopeScaling>& value);  // refuses unknown keys, infinity, nan and dates
   void field(const char* key, Link& link);
   void field(const char* key, Curve& value);
   void field(const char* key, Device& device);
@@ -104,6 +104,7 @@ class SettingsReader {
   template <class Visit>
   void table(const char* key, const char* example, const Visit& visit);
   double number_in(const Setting& table, const char* key, const Range<double>& range) const;
+  void refuse_values_without_json(const Setting& setting) const;
   void refuse_other_keys(const Setting& table, const std::vector<std::string>& keys) const;
 
   const Setting& root_;

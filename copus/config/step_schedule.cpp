@@ -7,6 +7,7 @@
 
 #include "copus/base/error.h"
 #include "copus/base/text/units.h"
+#include "copus/description/configuration_fields.h"
 
 namespace copus {
 
@@ -39,8 +40,9 @@ StepSchedule parse_step_schedule(std::string_view text, int64_t sequence_length)
     }
     threshold = std::ceil(threshold);
     int64_t batch = 0;
-    if (!(right >> batch) || batch < 1 || right.peek() != std::istringstream::traits_type::eof()) {
-      fail(piece, "the batch is no whole number of samples above 0");
+    if (!(right >> batch) || !allowed_batches.contains(batch) ||
+        right.peek() != std::istringstream::traits_type::eof()) {
+      fail(piece, concat("the batch must be a whole number of samples, ", describe(allowed_batches)));
     }
     if (schedule.empty() && threshold != 0) fail(piece, "the first piece must begin at 0");
     if (!schedule.empty() && threshold <= begin) {

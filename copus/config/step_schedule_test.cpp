@@ -38,6 +38,10 @@ TEST(StepSchedule, NamesThePieceThatItCannotRead) {
   EXPECT_THAT(refused("0:16 -5:32"), HasSubstr("\"-5:32\": the threshold"));
   EXPECT_THAT(refused("0:16 5:0"), HasSubstr("\"5:0\": the batch"));
   EXPECT_THAT(refused("0:16 5:8x"), HasSubstr("\"5:8x\": the batch"));
+  EXPECT_THAT(refused("0:16777217"),
+              HasSubstr("\"0:16777217\": the batch must be a whole number of samples, at least 1 "
+                        "and at most 16777216"));
+  EXPECT_THAT(parse_step_schedule("0:16777216", 128), ElementsAre(Pair(0, 16777216)));
   EXPECT_THAT(refused("0:16 9:8 9:4"), HasSubstr("\"9:4\": it must begin after the piece before it"));
 }
 

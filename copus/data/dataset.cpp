@@ -219,30 +219,57 @@ void check_same_kind(const std::vector<std::unique_ptr<TokenSource>>& sources, b
   }
 }
 
+struct SourceFile {
+  std::pair<dev_t, ino_t> inode;  // the same under every name of the file
+  std::string name;
+};
+
+// Lists the files of a text, a pair or a pattern, in the order of the stream. The index stands for a pair.
+std::vector<SourceFile> files_of(const std::string& path) {
+  std::vector<SourceFile> files;
+  const auto add = [&](const std::string& name) {
+    struct stat status{};
+    if (::stat(name.c_str(), &status) == 0) files.push_back({{status.st_dev, status.st_ino}, name});
+  };
+  for (const std::string& corpus : corpora_of(path)) {
+    add(corpus);
+    add(corpus + ".idx");
+  }
+  return files;
+}
+
 void check_held_out_is_not_trained_on(const DataConfig& config) {
   if (config.held_out.empty()) return;
   std::set<std::pair<dev_t, ino_t>> trained;
-  const auto files_of = [](const std::string& path) {
-    std::vector<std::pair<dev_t, ino_t>> files;
-    const auto add = [&](const std::string& name) {
-      struct stat status{};
-      if (::stat(name.c_str(), &status) == 0) files.emplace_back(status.st_dev, status.st_ino);
-    };
-    for (const std::string& corpus : corpora_of(path)) {
-      add(corpus);
-      add(corpus + ".idx");
-    }
-    return files;
-  };
   for (const DataSource& source : config.train) {
-    for (const auto& file : files_of(source.path)) trained.insert(file);
+    for (const SourceFile& file : files_of(source.path)) trained.insert(file.inode);
   }
   for (const std::string& held_out : config.held_out) {
-    for (const auto& file : files_of(held_out)) {
-      if (!trained.contains(file)) continue;
+    for (const SourceFile& file : files_of(held_out)) {
+      if (!trained.contains(file.inode)) continue;
       throw UserError(concat("data.held_out: ", held_out,
                              " is also trained on; name another file, or leave "
                              "data.held_out empty to hold out the end of every source"));
+    }
+  }
+}
+
+// Refuses sources that share a file, because one source would train on the held-out tail of the other. Sources of the
+// same files in the same order have the same tail.
+void check_tails_are_not_trained_on(const DataConfig& config) {
+  if (!config.held_out.empty() || !(config.held_out_fraction > 0)) return;
+  std::vector<std::vector<SourceFile>> files;
+  std::map<std::pair<dev_t, ino_t>, std::size_t> first_sources;  // by file: the first source that has it
+  for (std::size_t i = 0; i < config.train.size(); ++i) {
+    files.push_back(files_of(config.train[i].path));
+    for (const SourceFile& file : files[i]) {
+      const std::size_t first = first_sources.try_emplace(file.inode, i).first->second;
+      if (first == i || std::ranges::equal(files[first], files[i], {}, &SourceFile::inode, &SourceFile::inode))
+        continue;
+      throw UserError(concat("data.train: ", config.train[first].path, " and ", config.train[i].path, " share ",
+                             file.name, ", and each of them holds out its own end, on which the other would train; ",
+                             "give each file to one source, name other files in data.held_out, or set ",
+                             "data.held_out_fraction = 0"));
     }
   }
 }
@@ -391,7 +418,10 @@ Dataset::Dataset(const DataConfig& config, int64_t sequence_length, int64_t voca
   if (config.shuffle_shards) hash = result->train_on_shards(hash, config);
   check_same_kind(result->sources, config.shuffle_shards);
   check_held_out_is_not_trained_on(config);
-  if (!config.shuffle_shards) hash = result->train_on_sources(hash, config);
+  if (!config.shuffle_shards) {
+    check_tails_are_not_trained_on(config);
+    hash = result->train_on_sources(hash, config);
+  }
   result->hold_out_sources(config);
   result->set_shares();
   result->fingerprint = hexadecimal(hash);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
@@ -493,6 +494,30 @@ TEST_F(DatasetTest, RefusesToEvaluateOnWhatIsTrainedOn) {
   DataConfig config = config_of({write_text("a", std::string(100, 'a'))});
   config.held_out = {path("./a")};
   EXPECT_THAT(message_for(config), HasSubstr("also trained on"));
+}
+
+TEST_F(DatasetTest, RefusesSourcesThatTrainOnEachOthersTails) {
+  write_text("a.txt", std::string(100, 'a'));
+  write_text("b.txt", std::string(100, 'b'));
+  std::filesystem::create_symlink(path("b.txt"), path("link"));
+  for (const std::string& other : {path("b.txt"), path("link"), path("[b]*")}) {
+    DataConfig config = config_of({path("*.txt"), other}, 0.1);
+    config.train[1].weight = 3;
+    EXPECT_THAT(message_for(config), AllOf(HasSubstr("/*.txt and " + other + " share"), HasSubstr("data.held_out")));
+    config.held_out_fraction = 0;
+    EXPECT_EQ(message_for(config), "no UserError") << "nothing is held out";
+    config.held_out_fraction = 0.1;
+    config.held_out = {write_text("c", "other words")};
+    EXPECT_EQ(message_for(config), "no UserError");
+  }
+  for (const char* same : {"b.txt", "*.txt"}) {
+    EXPECT_EQ(message_for(config_of({path(same), path(same)}, 0.1)), "no UserError") << "both have the same tail";
+  }
+  EXPECT_EQ(message_for(config_of({path("b.txt"), path("link")}, 0.1)), "no UserError");
+  write_pair<uint16_t>("pair", distinct_tokens(0, 50), 8);
+  write_pair<uint16_t>("pairs", distinct_tokens(50, 50), 8);
+  EXPECT_THAT(message_for(config_of({path("pair*"), path("pairs")}, 0.1)), HasSubstr("pairs.idx"));
+  EXPECT_EQ(message_for(config_of({path("pair"), path("pairs")}, 0.1)), "no UserError");
 }
 
 TEST_F(DatasetTest, NoticesAnotherTokenizerWhenItOpensTheCorpus) {

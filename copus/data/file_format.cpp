@@ -47,7 +47,8 @@ constexpr std::array formats = std::to_array<Format>({
     {"\x04\x22\x4d\x18"sv, 0, "compressed by lz4", by_unpacking},
     {"7z\xbc\xaf\x27\x1c"sv, 0, "a 7-zip archive", by_unpacking},
     {"PK\x03\x04"sv, 0, "a zip archive (.zip, .npz, .docx, or what torch.save wrote)", by_unpacking},
-    {"ustar"sv, 257, "a tar archive", by_unpacking},
+    {"ustar\0"sv, 257, "a tar archive", by_unpacking},    // POSIX
+    {"ustar  \0"sv, 257, "a tar archive", by_unpacking},  // GNU
     {"GGUF"sv, 0, "a model's weights (GGUF)", as_weights},
     {"{\""sv, 8, "a model's weights (safetensors)", as_weights},
     {"\x89HDF\r\n"sv, 0, "an HDF5 file", "save its texts as JSONL, or its token ids as .npy"},

@@ -26,7 +26,8 @@ TEST(FileFormat, NamesWhatAFileIsAndHowToTrainOnIt) {
   EXPECT_THAT(format("ARROW1\0\0"s), HasSubstr("Arrow"));
   EXPECT_THAT(format("\xff\xff\xff\xff\x10\0\0\0"s), HasSubstr("datasets.save_to_disk"));
   EXPECT_THAT(format("PK\x03\x04"s), HasSubstr("zip archive"));
-  EXPECT_THAT(format(std::string(257, 'a') + "ustar"), HasSubstr("tar archive"));
+  EXPECT_THAT(format(std::string(257, 'a') + "ustar\0"s), HasSubstr("tar archive"));
+  EXPECT_THAT(format(std::string(257, 'a') + "ustar  \0"s), HasSubstr("tar archive"));
   EXPECT_THAT(format("\x02\0\0\0\0\0\0\0{\"__metadata__\":{}}"s), HasSubstr("safetensors"));
   EXPECT_THAT(format("GGUF\x03"s), HasSubstr("model.init_from"));
   EXPECT_THAT(format("\n\x0e\n\x05<unk>\x15\0\0\x80\xff"s), HasSubstr("SentencePiece"));
@@ -59,6 +60,7 @@ TEST(FileFormat, NamesJsonByItsName) {
 TEST(FileFormat, TextIsText) {
   EXPECT_EQ(format("once upon a time"), "text");
   EXPECT_EQ(format("ORCHIDS and other flowers\n"), "text");
+  EXPECT_EQ(format(std::string(256, 'a') + "gustar  a todos"), "text");
   EXPECT_EQ(format("once upon a time.", "a.bin"), "text");
   EXPECT_EQ(format("12345678{\"a\": 1}"), "text") << "no length of a header";
   EXPECT_EQ(format("caf\xE9 au lait!!"), "text") << "Latin-1, of which nothing can be told";

@@ -168,7 +168,7 @@ void add_plan(CLI::App& program, CommandAction& action) {
       .add_option("--document-length", options->document_length,
                   "Attention ends at documents, and a token's document has this many tokens on average "
                   "(data.mask_across_documents)")
-      ->check(CLI::Range(1.0, 1e9));
+      ->check(number_in(Range<double>{1, 1e9}));
   command
       .add_option(
           "--global-batch", options->global_batch,

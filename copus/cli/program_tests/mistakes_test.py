@@ -67,6 +67,7 @@ MISTAKES = [
     ([*SXM, "--schedule", "1F1B"], ["--schedule", "got 1F1B", "did you mean 1f1b?"]),
     ([*SXM, "--top", "ten"], ["--top", "whole number", "ten", "'copus plan --help'"]),
     ([*SXM, "--sequence-length", "4k"], ["--sequence-length", "whole number", "got 4k"]),
+    ([*SXM, "--document-length", "nan"], ["--document-length", "at least 1", "got nan"]),
     ([*SXM, "--sequence-length", "8192"], ["max_position_embeddings", "4096", "'copus plan --help'"]),
     ([*SXM, "--global-batch", "8-64"], ["--global-batch 8-64", "16..1024", "'copus plan --help'"]),
     ([*SXM, "--tokens", "300", "B"], ["not expected: B"]),
@@ -136,6 +137,7 @@ MISTAKES_IN_TRAINING = [
     (["train", "corpus.txt"], ["corpus.txt:1", "not valid TOML", "[section]"]),
     (["train", "bert.json"], ["bert.json:1", "not valid TOML", "looks like JSON"]),
     (["train", "run.toml", "--init-from", "nowhere"], ["nowhere", "Hugging Face"]),
+    (["train", "run.toml", "--init-from", "2024-05-01"], ["2024-05-01", "Hugging Face"]),  # a date in TOML
     (["train", "run.toml", "--init-from", "folder"], ["folder has no config.json", "Hugging Face"]),
     (["train", "run.toml", "--run-dir", "folder"], ["folder exists and is not empty", "another --run-dir"]),
     (["train", "run.toml", "--run-dir", "corpus.txt"], ["corpus.txt is not a directory", "another --run-dir"]),
