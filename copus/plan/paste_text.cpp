@@ -62,6 +62,13 @@ std::string one_connection(const ParallelStrategy& strategy) {
 
 std::string number(double value) { return format_number("%.10g", value); }
 
+// PyYAML reads a number without a decimal point and with an exponent, such as 1e-05, as a string.
+std::string yaml_float(double value) {
+  std::string text = number(value);
+  if (text.find('.') == std::string::npos) text.insert(std::min(text.find('e'), text.size()), ".0");
+  return text;
+}
+
 // Writes the interval if it divides the number of layers, as Megatron-LM requires. Otherwise writes the list of layers,
 // in which 1 means no rotary embeddings.
 std::string layers_without_rope(const ModelDescription& model) {
@@ -84,7 +91,8 @@ std::vector<std::string> megatron_model_flags(const ModelDescription& model) {
   flags.push_back(concat("--disable-bias-linear", model.qkv_bias ? " --add-qkv-bias" : "",
                          model.tie_word_embeddings ? "" : " --untie-embeddings-and-output-weights"));
   if (model.qk_norm == QkNorm::head) flags.back() += " --qk-layernorm";
-  flags.push_back(concat("--position-embedding-type rope --rotary-base ", number(model.rope_theta)));
+  // Megatron-LM reads the base as a Python integer; lacking_model refuses a fraction.
+  flags.push_back(concat("--position-embedding-type rope --rotary-base ", format_number("%.0f", model.rope_theta)));
   if (model.no_rope_interval > 0) flags.back() += concat(" --no-rope-freq ", layers_without_rope(model));
   if (model.rope_scaling) {
     flags.back() += concat(" --use-rope-scaling --rope-scaling-factor ", number(model.rope_scaling->factor));
@@ -150,9 +158,9 @@ std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configur
   const auto truth = [](bool value) { return value ? "true" : "false"; };
   std::string scaling = "null";
   if (model.rope_scaling) {
-    scaling = concat("{rope_type: llama3, factor: ", number(model.rope_scaling->factor),
-                     ", low_freq_factor: ", number(model.rope_scaling->low_frequency_factor),
-                     ", high_freq_factor: ", number(model.rope_scaling->high_frequency_factor),
+    scaling = concat("{rope_type: llama3, factor: ", yaml_float(model.rope_scaling->factor),
+                     ", low_freq_factor: ", yaml_float(model.rope_scaling->low_frequency_factor),
+                     ", high_freq_factor: ", yaml_float(model.rope_scaling->high_frequency_factor),
                      ", original_max_position_embeddings: ", model.rope_scaling->original_max_position_embeddings, "}");
   }
   const bool is_qwen = model.architecture == Architecture::qwen2;
@@ -163,11 +171,11 @@ std::vector<PasteText> for_nanotron(const PlanQuestion& question, const Configur
              "\n    num_hidden_layers: ", model.num_layers, "\n    num_attention_heads: ", model.num_heads,
              "\n    num_key_value_heads: ", model.num_kv_heads, "\n    attention_bias: ", truth(model.qkv_bias),
              "\n    max_position_embeddings: ", model.max_position_embeddings,
-             "\n    rms_norm_eps: ", format_number("%.9f", model.rms_norm_eps),
-             "\n    rope_theta: ", format_number("%.1f", model.rope_theta), "\n    rope_scaling: ", scaling,
+             "\n    rms_norm_eps: ", yaml_float(model.rms_norm_eps), "\n    rope_theta: ", yaml_float(model.rope_theta),
+             "\n    rope_scaling: ", scaling,
              model.rope_scaling ? "  # read, but not applied: nanotron rotates by rope_theta alone" : "",
              "\n    tie_word_embeddings: ", truth(model.tie_word_embeddings),
-             "\n    hidden_act: silu\n  init_method:\n    std: ", number(model.initializer_range), "\n");
+             "\n    hidden_act: silu\n  init_method:\n    std: ", yaml_float(model.initializer_range), "\n");
   return {{"nanotron's YAML file (data, steps and rate are for you to choose)",
            concat(nanotron_needs, yaml, "parallelism:\n  dp: ", strategy.data_parallel,
                   "\n  tp: ", strategy.tensor_parallel, "\n  pp: ", strategy.pipeline_parallel,

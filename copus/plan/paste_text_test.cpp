@@ -93,6 +93,20 @@ TEST(PasteText, MegatronIsToldOfNormedHeadsAndOfLayersWithoutRope) {
               HasSubstr("--no-rope-freq \"([0]*2+[1])*6+[0]*2\" "));
 }
 
+TEST(PasteText, NumbersHaveFormsThatTheProgramsRead) {
+  const auto text = [](PlannedSystem program, double rope_theta, double initializer_range) {
+    PlanQuestion question = question_for(program);
+    question.model.rope_theta = rope_theta;
+    question.model.initializer_range = initializer_range;
+    return paste_texts(question, {{.data_parallel = 8}, 64, 1}).front().text;
+  };
+  EXPECT_THAT(text(PlannedSystem::megatron, 45'913'277'440.0, 0.02), HasSubstr("--rotary-base 45913277440 "));
+  EXPECT_THAT(text(PlannedSystem::nanotron, 1e10, 1e-5),
+              AllOf(HasSubstr("rope_theta: 1.0e+10\n"), HasSubstr("std: 1.0e-05\n")));
+  EXPECT_THAT(text(PlannedSystem::nanotron, 10000.25, 2.5e-5),
+              AllOf(HasSubstr("rope_theta: 10000.25\n"), HasSubstr("std: 2.5e-05\n")));
+}
+
 // Together with embedding and loss, the 20 layers fill 11 stages of 2. With the loss only, they fill 7 stages of 3.
 TEST(PasteText, MegatronCountsTheEndsThatMakeItsStagesEven) {
   const auto text = [](const ParallelStrategy& strategy) {
@@ -127,7 +141,7 @@ TEST(PasteText, NanotronTakesYamlAndAModel) {
           "    is_llama_config: true\n    vocab_size: 32000\n    hidden_size: 2048\n"
           "    intermediate_size: 5632\n    num_hidden_layers: 20\n    num_attention_heads: 16\n"
           "    num_key_value_heads: 16\n    attention_bias: false\n    max_position_embeddings: 2048\n"
-          "    rms_norm_eps: 0.000001000\n    rope_theta: 10000.0\n    rope_scaling: null\n"
+          "    rms_norm_eps: 1.0e-06\n    rope_theta: 10000.0\n    rope_scaling: null\n"
           "    tie_word_embeddings: false\n    hidden_act: silu\n  init_method:\n    std: 0.02\n"
           "parallelism:\n  dp: 2\n  tp: 2\n  pp: 2\n  pp_engine: afab\n  tp_mode: REDUCE_SCATTER\n"
           "  tp_linear_async_communication: true\n  recompute_layer: true\n"

@@ -5,6 +5,7 @@
 #include "copus/plan/planned_system.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "copus/base/error.h"
@@ -274,6 +275,10 @@ std::optional<std::string> lacking_model(PlannedSystem system, const ModelDescri
     case PlannedSystem::copus:
       break;
     case PlannedSystem::megatron:
+      if (std::trunc(model.rope_theta) != model.rope_theta) {
+        return lacks(concat("flag for a rope_theta with a fraction, such as ", model.rope_theta,
+                            ": --rotary-base takes a whole number"));
+      }
       if (scaling && *scaling != RopeScaling{.factor = scaling->factor}) {
         return lacks("flags for a rope_scaling other than Llama 3.1's but for its factor");
       }

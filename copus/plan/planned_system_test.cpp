@@ -170,6 +170,9 @@ TEST(PlannedSystem, ModelsThatAProgramDoesNotHaveAreNamed) {
   EXPECT_THAT(lacks(PlannedSystem::nanotron, normed), HasSubstr("norms of query and key heads"));
   EXPECT_THAT(lacks(PlannedSystem::nanotron, every_fourth), HasSubstr("rotary embeddings"));
   EXPECT_THAT(lacks(PlannedSystem::megatron, scaled), HasSubstr("rope_scaling"));
+  const auto fractional_base = [](ModelDescription& model) { model.rope_theta = 10000.5; };
+  EXPECT_THAT(lacks(PlannedSystem::megatron, fractional_base), HasSubstr("--rotary-base takes a whole number"));
+  EXPECT_EQ(lacks(PlannedSystem::nanotron, fractional_base), "has");
   for (const PlannedSystem system : all_values<PlannedSystem>()) {
     EXPECT_THAT(lacks(system, normed_outputs),
                 HasSubstr(system == PlannedSystem::copus ? "has" : "(OLMo 2 and 3, Gemma)"));

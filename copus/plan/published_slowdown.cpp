@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 namespace copus {
@@ -62,11 +63,23 @@ constexpr std::array slowdowns = {
                                                            .judged_median = 1.71}},
 };
 
+// Returns whether the device's name has the generation as a whole word: "RTX A1000" is no A100, and "GH200" no H200.
+bool is_of_generation(std::string_view device_name, std::string_view generation) {
+  const auto is_in_word = [&](size_t at) {
+    return at < device_name.size() && std::isalnum(static_cast<unsigned char>(device_name[at])) != 0;
+  };
+  for (size_t at = device_name.find(generation); at != std::string_view::npos;
+       at = device_name.find(generation, at + 1)) {
+    if ((at == 0 || !is_in_word(at - 1)) && !is_in_word(at + generation.size())) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<PublishedSlowdown> published_slowdown(PlannedSystem system, const std::string& device_name) {
   const auto found = std::find_if(slowdowns.begin(), slowdowns.end(), [&](const auto& one) {
-    return one.first == system && device_name.find(one.second.generation) != std::string::npos;
+    return one.first == system && is_of_generation(device_name, one.second.generation);
   });
   if (found == slowdowns.end()) return std::nullopt;
   return found->second;

@@ -20,7 +20,7 @@ inline constexpr PublishedMemoryError published_memory_error{.runs = 1516, .medi
 
 // Measured seconds / predicted seconds. Predictions are not corrected by it; it is only shown below the tables.
 struct PublishedSlowdown {
-  std::string_view generation;  // part of the device's name: "H100"
+  std::string_view generation;  // a word of the device's name: "H100"
   std::string_view fitted_on;   // the number of published runs from which the quartiles come
   int64_t figures = 0;
   double lower = 0, median = 0, upper = 0;
