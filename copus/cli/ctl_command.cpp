@@ -62,7 +62,7 @@ void check_request(const fs::path& run_directory, const ControlRequest& request)
 void check_run(const fs::path& run_directory) {
   check_is_run("ctl", run_directory);
   if (is_alive(run_directory)) return;
-  const std::optional<RunSummary> summary = read_summary(run_directory);
+  const std::optional<RunSummary> summary = read_current_summary(run_directory);
   throw UserError(concat("the run in ", run_directory.string(), " is not running",
                          summary ? concat(": it has ended (", summary->ended, ") after step ", summary->steps) : "",
                          "; only a running job can be steered"));

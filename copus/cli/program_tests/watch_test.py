@@ -133,6 +133,15 @@ class Watch(ProgramTest):
         run.wait(TIMEOUT)
         self.assertIn("r  not running, and has not ended", self.assert_done("watch", "r", "--once").stdout)
 
+    def test_a_summary_of_an_earlier_end_is_not_shown(self):
+        self.assert_done("train", "run.toml", "--run-dir", "r")
+        summary = self.folder / "r" / "summary.json"
+        # As if the run had ended after step 10, had been resumed and had been killed after step 20.
+        summary.write_text(summary.read_text().replace('"steps": 20', '"steps": 10'))
+        self.assertIn("r  not running, and has not ended", self.assert_done("watch", "r", "--once").stdout)
+        refused = self.assert_refused("ctl", "r", "status", says=["the run in r is not running"], leaves_run_dir=True)
+        self.assertNotIn("it has ended", refused.stderr)
+
     def test_mistakes(self):
         self.assert_refused("watch", says=["RUN_DIR"])
         self.assert_refused("watch", "r", says=["there is no run in r", "--wait"])

@@ -102,10 +102,8 @@ ReportedRun read_run(const fs::path& directory, std::string name, std::vector<De
   ChosenRecords chosen = choose_records(directory / "run.jsonl", steps_of_changes(events), evaluation_of(directory));
   ReportedRun run{std::move(name), directory, std::move(chosen.records), chosen.is_all, std::move(events), {}, {}};
   run.switches = switches_of(run.events);
-  const std::optional<RunSummary> summary = read_summary(directory);
-  // A resumed run keeps the summary of its earlier end until it ends again, so the summary may be out of date.
-  const bool is_current = summary && (run.records.empty() || run.records.back().step == summary->steps);
-  run.summary = is_current ? *summary : summary_so_far(run);
+  const std::optional<RunSummary> summary = read_current_summary(directory);
+  run.summary = summary ? *summary : summary_so_far(run);
   return run;
 }
 

@@ -224,7 +224,7 @@ WatchedRun read_watched_run(const fs::path& directory) {
   WatchedRun run;
   run.name = directory.string();
   run.is_running = is_file_locked(directory / "checkpoints" / ".lock") || is_file_locked(log);
-  run.summary = read_summary(directory);
+  run.summary = read_current_summary(directory);
   run.limits = job_of(parse_any_config(read_text_file(config), config.string())).train;
   const auto read = [](const fs::path& path, const auto& add) {
     if (!fs::exists(path)) return;

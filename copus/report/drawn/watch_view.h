@@ -19,7 +19,7 @@ struct WatchedRun {
   TrainConfig limits;
   std::vector<StepRecord> records;    // of the last steps, as many as fit into end_of_log_bytes
   std::vector<DecisionEvent> events;  // the last events, as many as fit into end_of_log_bytes
-  std::optional<RunSummary> summary;  // after a resumption: that of the run's earlier end
+  std::optional<RunSummary> summary;  // empty if the run has not ended since it was last resumed
   bool is_running = false;
   double seconds_since_step = 0;  // since run.jsonl was last written
 };

@@ -6,6 +6,7 @@
 #include "copus/base/files/durable_file.h"
 #include "copus/base/text/json_text.h"
 #include "copus/report/json_fields.h"
+#include "copus/report/logs/run_log.h"
 
 namespace copus {
 namespace {
@@ -56,6 +57,15 @@ std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir) {
   } catch (const UserError& error) {
     throw UserError(concat(path.string(), ": damaged: ", error.what(), ". Remove the file to go on without it."));
   }
+  return summary;
+}
+
+std::optional<RunSummary> read_current_summary(const std::filesystem::path& run_dir) {
+  std::optional<RunSummary> summary = read_summary(run_dir);
+  if (!summary) return std::nullopt;
+  const int64_t latest_step = latest_logged_step(run_dir / "run.jsonl");
+  const bool has_log = latest_step > 0;
+  if (has_log && latest_step != summary->steps) return std::nullopt;
   return summary;
 }
 

@@ -36,4 +36,8 @@ void write_summary(const std::filesystem::path& run_dir, const RunSummary& summa
 // Reads the summary; empty if there is none (the run has not ended). Throws UserError if it is damaged.
 std::optional<RunSummary> read_summary(const std::filesystem::path& run_dir);
 
+// Reads the summary as read_summary does, but returns nothing if run.jsonl shows that the run was resumed since: a
+// resumed run keeps the summary of its earlier end until it ends again.
+std::optional<RunSummary> read_current_summary(const std::filesystem::path& run_dir);
+
 }  // namespace copus

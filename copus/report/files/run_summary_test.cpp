@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "copus/base/error.h"
+#include "copus/report/logs/run_log.h"
 #include "copus/report/testing/test_directory.h"
 
 namespace copus {
@@ -43,6 +44,23 @@ TEST_F(RunSummaryTest, ComesBack) {
 }
 
 TEST_F(RunSummaryTest, NoneYet) { EXPECT_FALSE(read_summary(directory_)); }
+
+TEST_F(RunSummaryTest, ASummaryOfAnEarlierEndIsNotCurrent) {
+  EXPECT_FALSE(read_current_summary(directory_));
+  RunSummary summary;
+  summary.steps = 1;
+  write_summary(directory_, summary);
+  EXPECT_TRUE(read_current_summary(directory_)) << "there is no log";
+  RunLog log(directory_);
+  StepRecord record;
+  record.step = 1;
+  log.append(record);
+  EXPECT_TRUE(read_current_summary(directory_));
+  record.step = 2;  // the run was resumed
+  log.append(record);
+  EXPECT_FALSE(read_current_summary(directory_));
+  EXPECT_TRUE(read_summary(directory_));
+}
 
 TEST_F(RunSummaryTest, DamagedFileIsNamed) {
   write_file_durably(directory_ / "summary.json", "{\"steps\": 1");
