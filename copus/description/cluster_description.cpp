@@ -29,4 +29,10 @@ bool is_speed_known(const ClusterDescription& cluster) {
   return cluster.flops_per_second > 0 || cluster.device.matmul_flops_per_second > 0;
 }
 
+double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
+  if (cluster.devices_per_node == 0) return cluster.device.memory_bytes;
+  const auto on_node = static_cast<double>(std::min(ranks, cluster.ranks_per_node));
+  return cluster.device.memory_bytes * static_cast<double>(cluster.devices_per_node) / on_node;
+}
+
 }  // namespace copus

@@ -98,6 +98,10 @@ struct ClusterDescription {
 // ranks' device.
 bool is_speed_known(const ClusterDescription& cluster);
 
+// Returns the bytes that each of `ranks` ranks may use: the memory of its own device, or an equal part of the devices'
+// memory if the ranks of a node share them. 0: unknown.
+double memory_of_rank(const ClusterDescription& cluster, int64_t ranks);
+
 // How a run accounts for communication on the described cluster.
 enum class ClockKind {
   real,          // nothing is imitated

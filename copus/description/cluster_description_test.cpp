@@ -1,4 +1,4 @@
-// Tests curves between and beyond their points.
+// Tests curves between and beyond their points, and the memory of ranks that share devices.
 #include "copus/description/cluster_description.h"
 
 #include <gtest/gtest.h>
@@ -22,6 +22,18 @@ TEST(Curve, IsLinearInTheLogarithmAndConstantBeyond) {
 TEST(Curve, RefusesPointsOutOfOrder) {
   EXPECT_THROW(Curve({{.at = 2, .value = 1}, {.at = 2, .value = 2}}), InternalError);
   EXPECT_THROW(Curve({{.at = 0, .value = 1}}), InternalError);
+}
+
+TEST(MemoryOfRank, IsTheDevicesOrAnEqualPartOfTheNodes) {
+  ClusterDescription cluster{.ranks_per_node = 4};
+  EXPECT_EQ(memory_of_rank(cluster, 2), 0);
+  cluster.device.memory_bytes = 10e9;
+  EXPECT_EQ(memory_of_rank(cluster, 2), 10e9);
+  cluster.devices_per_node = 2;
+  EXPECT_EQ(memory_of_rank(cluster, 1), 20e9);
+  EXPECT_EQ(memory_of_rank(cluster, 2), 10e9);
+  EXPECT_EQ(memory_of_rank(cluster, 4), 5e9);
+  EXPECT_EQ(memory_of_rank(cluster, 8), 5e9);  // on two nodes
 }
 
 }  // namespace

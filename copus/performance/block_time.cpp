@@ -309,6 +309,14 @@ BlockCosts cost_blocks(const ModelDescription& model, int64_t sequence_length, c
                        const TrainingSystem& system, const BlockShape& shape) {
   const BlockCalculation calculation(model, sequence_length, cluster, system, shape);
   BlockCosts costs = cluster.flops_per_second > 0 ? calculation.charged_costs() : calculation.device_costs();
+  const auto share = [&](BlockCost& block) {
+    for (Cost* const pass : {&block.forward, &block.backward_input, &block.backward_weight}) {
+      pass->compute /= static_cast<double>(shape.devices);
+    }
+  };
+  std::for_each(costs.layers.begin(), costs.layers.end(), share);
+  share(costs.embedding);
+  share(costs.head);
   const int64_t rows = shape.micro_batch * sequence_length;
   costs.message_bytes = static_cast<double>(rows) /
                         (shape.sequence_parallel ? static_cast<double>(shape.tensor_parallel) : 1) *

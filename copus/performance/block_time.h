@@ -59,6 +59,7 @@ struct BlockShape {
   Recompute recompute = Recompute::none;
   bool pipeline_across_nodes = false;
   bool defers_weights = false;  // whether W is a separate pass
+  int64_t devices = 1;          // of a rank, which share its computation evenly
   auto operator<=>(const BlockShape&) const = default;
 };
 

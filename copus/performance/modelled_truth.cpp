@@ -19,7 +19,7 @@ double LayoutErrors::factor(const Configuration& configuration) const {
 
 ModelledTruth::ModelledTruth(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                              const TrainingSystem& system, const LayoutErrors& errors)
-    : memory_bytes_(cluster.device.memory_bytes),
+    : cluster_(cluster),
       errors_(errors),
       steps_(model, sequence_length, cluster, system),
       memory_(model, sequence_length, system),
@@ -33,7 +33,8 @@ double ModelledTruth::step_seconds(const Configuration& configuration) {
 }
 
 std::optional<std::string> ModelledTruth::why_too_large(const Configuration& configuration) {
-  return out_of_memory_reason(memory_.predict(configuration), memory_bytes_);
+  return out_of_memory_reason(memory_.predict(configuration),
+                              memory_of_rank(cluster_, configuration.strategy.world_size()));
 }
 
 }  // namespace copus

@@ -49,7 +49,7 @@ class ModelledTruth {
   std::optional<std::string> why_too_large(const Configuration& configuration);
 
  private:
-  double memory_bytes_;
+  ClusterDescription cluster_;
   LayoutErrors errors_;
   StepTimeModel steps_;
   MemoryModel memory_;

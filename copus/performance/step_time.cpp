@@ -162,10 +162,7 @@ void StepTimeModel::add_pipeline(const Configuration& configuration, const Stage
           ? busiest.total() + waiting
           : pipeline_times_.seconds(strategy.schedule, strategy.pipeline_parallel, strategy.virtual_stages,
                                     configuration.num_microbatches(), costs.seconds);
-  if (shared < 1) {
-    parts.compute *= shared;
-    pipeline -= (1 - shared) * busiest.compute;
-  } else if (shared > 1) {
+  if (shared > 1) {
     // If ranks share a device, others use it while one waits in the pipeline.
     std::vector<double> computing, communicating;
     for (const Cost& cost : busy) {
@@ -485,7 +482,7 @@ double StepTimeModel::agreement(const ParallelStrategy& strategy) const {
 }
 
 double StepTimeModel::crowding(const Configuration& configuration) {
-  const double memory_bytes = cluster_.device.memory_bytes;
+  const double memory_bytes = memory_of_rank(cluster_, configuration.strategy.world_size());
   if (system_.stall_seconds == 0 || configuration.strategy.pipeline_parallel == 1 || memory_bytes == 0) return 0;
   if (memory_.predict(configuration).parts.total() <= system_.crowded_memory * memory_bytes) return 0;
   return stalled_seconds(system_, configuration);
@@ -498,11 +495,17 @@ int64_t StepTimeModel::sharing_ranks(const ParallelStrategy& strategy) const {
                                        : strategy.zero_shards();
 }
 
-// Returns ranks per device. Below 1 each rank has several devices (CPU cores), which run its threads.
+// Returns the number of devices (CPU cores) that run a rank's threads, at least 1.
+int64_t StepTimeModel::devices_per_rank(const ParallelStrategy& strategy) const {
+  const int64_t ranks = std::min(cluster_.ranks_per_node, strategy.world_size());
+  return std::max<int64_t>(1, cluster_.devices_per_node / ranks);
+}
+
+// Returns ranks per device. Below 1 each rank has several devices.
 double StepTimeModel::ranks_per_device(const ParallelStrategy& strategy) const {
   if (cluster_.devices_per_node == 0) return 1;
   const int64_t ranks = std::min(cluster_.ranks_per_node, strategy.world_size());
-  if (ranks <= cluster_.devices_per_node) return 1 / as_double(cluster_.devices_per_node / ranks);
+  if (ranks <= cluster_.devices_per_node) return 1 / as_double(devices_per_rank(strategy));
   return as_double(ranks) / as_double(cluster_.devices_per_node);
 }
 
@@ -563,7 +566,8 @@ const BlockCosts& StepTimeModel::blocks(const Configuration& configuration) {
       .sequence_parallel = strategy.sequence_parallel && strategy.tensor_parallel > 1,
       .recompute = strategy.recompute,
       .pipeline_across_nodes = strategy.pipeline_parallel > 1 && strategy.world_size() > cluster_.ranks_per_node,
-      .defers_weights = strategy.schedule == PipelineSchedule::zb_h1};
+      .defers_weights = strategy.schedule == PipelineSchedule::zb_h1,
+      .devices = devices_per_rank(strategy)};
   const auto [found, is_new] = blocks_.try_emplace(shape);
   if (is_new) found->second = cost_blocks(model_, sequence_length_, cluster_, system_, shape);
   return found->second;

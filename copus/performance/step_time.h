@@ -91,6 +91,7 @@ class StepTimeModel {
   double agreement(const ParallelStrategy& strategy) const;
   double crowding(const Configuration& configuration);
   int64_t sharing_ranks(const ParallelStrategy& strategy) const;
+  int64_t devices_per_rank(const ParallelStrategy& strategy) const;
   double ranks_per_device(const ParallelStrategy& strategy) const;
   double turns(const ParallelStrategy& strategy, int64_t count) const;
   double node_work(const ParallelStrategy& strategy, const std::vector<double>& busy) const;

@@ -233,6 +233,17 @@ TEST(StepTime, RanksThatShareDevicesTakeTurns) {
   EXPECT_NEAR(predict(cluster, configuration).compute, alone.compute / 2, 1e-9);
 }
 
+TEST(StepTime, SeveralDevicesOfARankSpeedUpThePipelineAsAWhole) {
+  ClusterDescription cluster = counting_cluster();
+  const Configuration configuration = with({.pipeline_parallel = 2});
+  const StepTimeParts one = predict(cluster, configuration);
+  ASSERT_GT(one.bubble, 0);
+  cluster.devices_per_node = 8;
+  const StepTimeParts four = predict(cluster, configuration);
+  EXPECT_NEAR(four.compute, one.compute / 4, 1e-9);
+  EXPECT_NEAR(four.bubble, one.bubble / 4, 0.03 * one.bubble) << "messages take as long";
+}
+
 TEST(StepTime, BytesBetweenNodesWaitForNoDevice) {
   ClusterDescription cluster = counting_cluster();
   cluster.ranks_per_node = 2;

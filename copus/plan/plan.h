@@ -29,6 +29,9 @@ struct PlanQuestion {
   // Everything that the program can run on these GPUs with these batches, including options that `space` excludes.
   SearchSpace whole_space() const;
 
+  // The bytes that each rank of the job may use; 0: unknown.
+  double memory_of_rank() const { return copus::memory_of_rank(cluster, space.world_size); }
+
   // The device that the job would run on, by its name, or the cluster's name if it has none.
   const std::string& device_name() const { return cluster.device.name.empty() ? cluster_name : cluster.device.name; }
 };

@@ -155,7 +155,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
                    .measured_steps = question.knowledge.measured_steps(configuration)};
     cell.step = question.knowledge.correct(configuration, cell.parts);
     if (!smallest || cell.memory.parts.total() < smallest->memory.parts.total()) smallest = cell;
-    if (out_of_memory_reason(cell.memory, question.cluster.device.memory_bytes)) continue;
+    if (out_of_memory_reason(cell.memory, question.memory_of_rank())) continue;
     const bool looked_at = std::binary_search(plans_own.begin(), plans_own.end(), configuration);
     const bool is_better =
         !fastest || std::pair(!looked_at, cell.step.seconds) < std::pair(!of_the_plan, fastest->step.seconds);
@@ -167,7 +167,7 @@ Explanation explain(const PlanQuestion& question, const BatchPlan& batch, const 
     const PlannedConfiguration found = planned(*fastest, question);
     return {batch.global_batch, Verdict::fits, why_not(question, batch, found, of_the_plan), found};
   }
-  const auto reason = out_of_memory_reason(smallest->memory, question.cluster.device.memory_bytes);
+  const auto reason = out_of_memory_reason(smallest->memory, question.memory_of_rank());
   COPUS_CHECK(reason, "a cell that neither fits nor does not");
   return {batch.global_batch, Verdict::too_large,
           concat(name, ", with what saves most memory (", to_string(smallest->configuration), "), ", *reason, "."),

@@ -50,7 +50,7 @@ bool something_fits(const PlanQuestion& question, const SearchSpace& space) {
   MemoryModel memory(question.model, question.sequence_length, question.system);
   const std::vector<Configuration> all = enumerate(question.model, question.sequence_length, space);
   return std::any_of(all.begin(), all.end(), [&](const Configuration& configuration) {
-    return memory.predict(configuration).parts.total() <= question.cluster.device.memory_bytes;
+    return memory.predict(configuration).parts.total() <= memory_of_rank(question.cluster, space.world_size);
   });
 }
 
@@ -84,7 +84,7 @@ int64_t enough_gpus(const PlanQuestion& question) {
 std::string about_long_sequences(const PlanQuestion& question, const TableCell& smallest) {
   const MemoryParts& parts = smallest.memory.parts;
   const double of_sequence = parts.activations + parts.logits + parts.workspace - question.system.memory.fixed_bytes;
-  const double available = question.cluster.device.memory_bytes;
+  const double available = question.memory_of_rank();
   if (smallest.configuration.micro_batch > 1 || parts.total() - of_sequence > available / 2) return "";
   return concat(". Activations and logits of one sequence of ", question.sequence_length, " tokens take ",
                 format_number("%.1f", of_sequence / gibibyte),
@@ -145,10 +145,12 @@ std::string why_nothing_fits(const PlanQuestion& question, const PerformanceTabl
   if (const int64_t enough = enough_gpus(question); enough > 0) {
     changes.push_back(concat("take ", enough, " GPUs instead of ", question.space.world_size));
   }
-  const double needed = smallest.memory.parts.total();
+  // If ranks share devices, a device needs the memory of all its ranks.
+  const double needed =
+      smallest.memory.parts.total() * (question.cluster.device.memory_bytes / question.memory_of_rank());
   changes.push_back(concat("take GPUs with ", rounded_up(needed / gibibyte),
                            " GiB of memory (memory_gigabytes = ", rounded_up(needed / 1e9), ")"));
-  const auto reason = out_of_memory_reason(smallest.memory, question.cluster.device.memory_bytes);
+  const auto reason = out_of_memory_reason(smallest.memory, question.memory_of_rank());
   return concat("no configuration of ", question.model_name, " fits on ", question.space.world_size, " x ",
                 question.device_name(), " with ", batches_in_words(question.space.global_batches), ": of ",
                 table.too_large, " that are possible, the one that needs least, ", to_string(smallest.configuration),

@@ -44,7 +44,7 @@ std::string steps_and_configurations(const PlanQuestion& question) {
 std::string heading(const PlanQuestion& question, const Plan& plan) {
   std::string text =
       concat(title_of(question), "\n", with_commas(static_cast<double>(plan.configurations)), " configurations fit");
-  if (question.cluster.device.memory_bytes == 0) {
+  if (question.memory_of_rank() == 0) {
     text += " (the cluster does not say how much memory its devices have)";
   } else if (plan.too_large > 0) {
     text += concat(", ", with_commas(static_cast<double>(plan.too_large)), " need too much memory");
@@ -74,7 +74,7 @@ std::string heading(const PlanQuestion& question, const Plan& plan) {
 
 // Whether the layout would not fit if it needed more memory than predicted by the median error of published runs.
 bool may_not_fit(const PlanQuestion& question, const PlannedConfiguration& row) {
-  const double available = question.cluster.device.memory_bytes;
+  const double available = question.memory_of_rank();
   return available > 0 && row.memory.parts.total() * (1 + published_memory_error.median) > available;
 }
 
@@ -100,7 +100,7 @@ std::string ranking_text(const PlanQuestion& question, const BatchPlan& batch, i
                 gibibytes(parts.activations), gibibytes(parts.logits), gibibytes(parts.workspace),
                 gibibytes(parts.total()), std::to_string(row.memory.pipeline_rank)});
   }
-  const double available = question.cluster.device.memory_bytes;
+  const double available = question.memory_of_rank();
   const size_t tight = std::count_if(batch.layouts.begin(), batch.layouts.begin() + static_cast<std::ptrdiff_t>(count),
                                      [&](const PlannedConfiguration& row) { return may_not_fit(question, row); });
   return concat("\nGlobal batch ", batch.global_batch, ": ", count, " of ", batch.layouts.size(),
@@ -140,7 +140,7 @@ std::string pasted(const PlanQuestion& question, const char* what, const Configu
 
 std::string warning_of_memory(const PlanQuestion& question, const PlannedConfiguration& row) {
   if (!may_not_fit(question, row)) return "";
-  return concat("\nThe first layout fills ", percent(row.memory.parts.total() / question.cluster.device.memory_bytes),
+  return concat("\nThe first layout fills ", percent(row.memory.parts.total() / question.memory_of_rank()),
                 " of the memory and may run out of it: have the next one ready, or plan with room "
                 "(a smaller memory_gigabytes).\n");
 }

@@ -32,7 +32,7 @@ class Fitting {
     SearchSpace space = search_space_of(config_, ranks);
     space.global_batches = {global_batch_};
     std::vector<Configuration> configurations = enumerate(job.model, job.sequence_length, space);
-    const double available = config_.cluster.description.device.memory_bytes;
+    const double available = memory_of_rank(config_.cluster.description, ranks);
     std::erase_if(configurations, [&](const Configuration& configuration) {
       if (!is_wanted_(configuration)) return true;
       return available > 0 && memory_.predict(configuration).parts.total() > available;

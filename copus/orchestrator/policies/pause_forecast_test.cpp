@@ -103,9 +103,10 @@ TEST_F(PauseForecast, IsWhatDecisionsCountWith) {
   EXPECT_EQ(relayouts_after_one_of(1e4), 0);
 }
 
-// On the real clock links are not emulated, so each rank copies its state in memory, at 4e9 bytes/s.
-TEST_F(PauseForecast, WhereLinksAreNotShownItIsThatOfCopying) {
+// On the real clock, each rank of one machine copies its state in memory, at 4e9 bytes/s.
+TEST_F(PauseForecast, IsThatOfCopyingOnOneMachineOnTheRealClock) {
   config_.cluster.clock = ClockKind::real;
+  config_.cluster.description.ranks_per_node = 4;
   config_.cluster.description.device.memory_bytes_per_second = 1e10;
   config_.cluster.description.device.matmul_flops_per_second = 1e9;
   const RelayoutRequest request{.model = config_.model,
@@ -113,7 +114,7 @@ TEST_F(PauseForecast, WhereLinksAreNotShownItIsThatOfCopying) {
                                 .from = stages_,
                                 .to = data_,
                                 .recipe = state_recipe(OptimizerKind::adamw, DType::f32),
-                                .ranks_per_node = 2};
+                                .ranks_per_node = 4};
   const auto bytes = static_cast<double>(plan_relayout(request, 0).bytes_copied);
   EXPECT_DOUBLE_EQ(controller().pause_seconds(data_), bytes / 4 / 4e9);
 }

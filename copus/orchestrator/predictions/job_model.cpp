@@ -1,5 +1,6 @@
 #include "copus/orchestrator/predictions/job_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -16,17 +17,20 @@ namespace copus {
 
 namespace {
 
-// Bytes per second that one core copies, used if links are not described: ranks then share a machine.
+// Bytes per second that one core copies, which counts if ranks share a machine.
 constexpr double copied_bytes_per_second = 4e9;
 
 RelayoutForecast relayout_forecast(const RunConfig& config) {
   const PredictedJob job = predicted_job(config);
-  const bool are_links_shown = config.cluster.clock != ClockKind::real;
   ClusterDescription cluster = config.cluster.description;
+  const bool spans_machines =
+      std::min(cluster.within_node.bytes_per_second, cluster.between_nodes.bytes_per_second) > 0 &&
+      config.parallel.world_size() > cluster.ranks_per_node;
+  const bool are_links_used = config.cluster.clock != ClockKind::real || spans_machines;
   // Ranks on CPUs open no communicators, even if the description is of GPUs.
   if (!config.cluster.is_modelled() && processor_of(config) == Processor::cpu) cluster.communicators = {};
   return {job.model, job.sequence_length, std::move(cluster), training_system_of(config),
-          are_links_shown ? 0 : copied_bytes_per_second};
+          are_links_used ? 0 : copied_bytes_per_second};
 }
 
 std::unique_ptr<StepTimeModel> step_time_model(const RunConfig& config) {
@@ -49,8 +53,9 @@ class OwnJob : public JobModel {
   }
 
   std::optional<std::string> out_of_memory_reason(const Configuration& configuration) override {
-    return copus::out_of_memory_reason(memory().predict(configuration),
-                                       config_.cluster.description.device.memory_bytes);
+    return copus::out_of_memory_reason(
+        memory().predict(configuration),
+        memory_of_rank(config_.cluster.description, configuration.strategy.world_size()));
   }
 
   double memory_bytes(const Configuration& configuration) override {

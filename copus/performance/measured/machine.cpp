@@ -63,8 +63,8 @@ Link describe_link(const MachineMeasurements& measurements) {
 ClusterDescription describe_machine(const MachineMeasurements& measurements) {
   ClusterDescription machine;
   machine.num_ranks = measurements.devices;
-  machine.ranks_per_node = most_ranks_of_machine;
-  machine.devices_per_node = measurements.devices;
+  machine.ranks_per_node = measurements.are_shared ? most_ranks_of_machine : measurements.devices;
+  machine.devices_per_node = measurements.are_shared ? measurements.devices : 0;
   machine.within_node = machine.between_nodes = describe_link(measurements);
   Device& device = machine.device;
   device.name = measurements.name;

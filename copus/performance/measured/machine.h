@@ -28,6 +28,7 @@ struct MachineMeasurements {
 
   std::string name;
   int64_t devices = 1;      // of the machine
+  bool are_shared = true;   // whether ranks share the devices; otherwise each rank has its own
   double memory_bytes = 0;  // of the whole machine
   double memory_bytes_per_second = 0;
   double launch_seconds = 0;
@@ -45,9 +46,9 @@ struct MachineMeasurements {
 // The largest number of ranks that one machine is expected to run.
 inline constexpr int64_t most_ranks_of_machine = 64;
 
-// Describes one node whose ranks share its devices. The measured link stands for links within and between nodes. Its
-// latency follows from the smallest all-reduce by the ring formula (link_cost.h). Its bandwidth is the best of the
-// larger all-reduces, after subtracting latency.
+// Describes one node, whose ranks share its devices or have one each. The measured link stands for links within and
+// between nodes. Its latency follows from the smallest all-reduce by the ring formula (link_cost.h). Its bandwidth is
+// the best of the larger all-reduces, after subtracting latency.
 ClusterDescription describe_machine(const MachineMeasurements& measurements);
 
 // Returns a MachineMeasurements::name for a device measured in `precision` ("fp32" or "bf16"). The name ends with the

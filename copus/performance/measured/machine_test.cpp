@@ -64,6 +64,15 @@ TEST(DescribeMachine, IsOneNodeWhoseRanksShareItsDevices) {
   EXPECT_EQ(machine.device.peak_flops_per_second, 0);
 }
 
+TEST(DescribeMachine, IsANodeOfAsManyRanksAsItHasDevicesOfTheirOwn) {
+  MachineMeasurements m = measurements();
+  m.are_shared = false;
+  const ClusterDescription machine = describe_machine(m);
+  EXPECT_EQ(machine.devices_per_node, 0);
+  EXPECT_EQ(machine.ranks_per_node, 4);
+  EXPECT_EQ(machine.device.memory_bytes, 5e8);
+}
+
 TEST(MeasuredDeviceName, AJobInAnotherPrecisionIsWarned) {
   Device device;
   device.name = measured_device_name("EPYC, one core", "bf16");

@@ -27,7 +27,7 @@ PerformanceTable make_table(const ModelDescription& model, int64_t sequence_leng
     return cell;
   };
 
-  const double available = cluster.device.memory_bytes;
+  const double available = memory_of_rank(cluster, space.world_size);
   const std::vector<Configuration> configurations = enumerate(model, sequence_length, space);
   PerformanceTable table;
   table.cells.reserve(configurations.size());

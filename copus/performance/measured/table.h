@@ -33,7 +33,8 @@ struct PerformanceTable {
   std::optional<TableCell> smallest;  // only if none fits: the one that needs least memory
 };
 
-// Makes the table. Step times are predicted only for configurations that fit into the device's memory.
+// Makes the table. Step times are predicted only for configurations that fit into a rank's memory
+// (memory_of_rank).
 PerformanceTable make_table(const ModelDescription& model, int64_t sequence_length, const ClusterDescription& cluster,
                             const TrainingSystem& system, const SearchSpace& space, const Knowledge& knowledge);
 

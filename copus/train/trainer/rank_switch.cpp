@@ -125,7 +125,7 @@ std::optional<Obstacle> RankSwitch::obstacle_to(const Configuration& configurati
     }
   }
   if (const auto reason = out_of_memory_reason(memory_model_of(config_).predict(configuration),
-                                               config_.cluster.description.device.memory_bytes)) {
+                                               memory_of_rank(config_.cluster.description, ranks))) {
     return Obstacle{*reason, true};
   }
   return std::nullopt;

@@ -1,7 +1,5 @@
 #include "copus/workshop/profile/machine_bench.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -17,6 +15,7 @@
 #include "copus/base/error.h"
 #include "copus/base/numbers/mix_bits.h"
 #include "copus/base/numbers/quantile.h"
+#include "copus/base/process/available_memory.h"
 #include "copus/base/process/cores.h"
 #include "copus/model/kernels/kernels.h"
 #include "copus/model/kernels/precision.h"
@@ -108,6 +107,7 @@ class MachineBench {
         measured_device_name(concat(device_name(device_), device_.is_cpu() ? ", one core" : ""), to_string(precision_));
     result.ranks = world_.size();
     result.devices = devices_;
+    result.are_shared = device_.is_cpu() || devices_ == 1;
     result.memory_bytes = memory_bytes();
     fill_operands();
     result.reference = {.rows = sizes_.reference, .columns = sizes_.reference, .depth = sizes_.reference};
@@ -172,9 +172,7 @@ class MachineBench {
   bool is_active(const Probe& probe) const { return !probe.computes || computes_here(); }
 
   double memory_bytes() const {
-    if (device_.is_cpu()) {
-      return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-    }
+    if (device_.is_cpu()) return static_cast<double>(usable_memory_bytes());
     return static_cast<double>(devices_ * free_memory_bytes(device_));
   }
 

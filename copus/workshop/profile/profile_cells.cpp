@@ -28,7 +28,11 @@
 namespace copus {
 namespace {
 
+// Replaces settings of [adapt] that a cell may contradict. A run with a policy keeps one, because the policy decides
+// whether the training state is in memory that ranks share.
 RunConfig with_configuration(RunConfig config, const Configuration& configuration) {
+  config.adapt.max_tensor_parallel = 0;
+  if (config.adapt.policy != PolicyKind::none) config.adapt.policy = PolicyKind::fixed;
   config.parallel = configuration.strategy;
   config.train.global_batch = configuration.global_batch;
   config.train.micro_batch = configuration.micro_batch;
@@ -75,13 +79,6 @@ std::vector<Configuration> named_configurations(const std::vector<ConfigurationC
     }
   }
   return named;
-}
-
-// The bytes that a rank may use; 0: unknown.
-double memory_of_rank(const ClusterDescription& cluster, int64_t ranks) {
-  if (cluster.devices_per_node == 0) return cluster.device.memory_bytes;
-  const double on_node = static_cast<double>(std::min(ranks, cluster.ranks_per_node));
-  return cluster.device.memory_bytes * static_cast<double>(cluster.devices_per_node) / on_node;
 }
 
 std::vector<Configuration> most_teaching_configurations(const ProfileOptions& options, const RunConfig& config) {

@@ -114,6 +114,14 @@ class Profile(unittest.TestCase):
         self.assertEqual(printed["failed"], ["d=1,t=1,p=1,B=32768,b=32768"])
         self.assertIn("left out", result.stderr)
 
+    def test_cells_may_contradict_the_sections_of_adaptation(self):
+        for policy, cells in [("ddp-norm", ["d=1,t=1,p=1,B=4,b=1", "d=1,t=2,p=1,B=4,b=1"]),
+                              ("steps", ["d=1,t=1,p=1,B=8,b=1"])]:
+            result = self.cells("--set", "parallel.data_parallel=2", "--set", "adapt.max_tensor_parallel=1", "--set",
+                                f"adapt.policy={policy}", "--set", "adapt.schedule='0:4 64:16'", "--json", cells=cells)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual([row["cell"] for row in json.loads(result.stdout)["cells"]], cells)
+
     def test_the_cores_are_described_as_a_cluster(self):
         code, _, shown = run_with_terminal(
             ["profile", "--machine", "here.toml", "--device", "cpu", "--precision", "float32"], self.folder)
