@@ -55,12 +55,16 @@ std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::pa
   return directories.front();
 }
 
+Checkpoint open_to_resume(const std::filesystem::path& directory) {
+  read_named_manifest(directory);
+  return Checkpoint(directory, Checkpoint::Check::texts);
+}
+
 UsableCheckpoint open_newest_usable(const std::filesystem::path& root) {
   UsableCheckpoint result;
   for (const std::filesystem::path& directory : list_checkpoints(root)) {
     try {
-      read_named_manifest(directory);
-      result.checkpoint.emplace(directory, Checkpoint::Check::texts);
+      result.checkpoint = open_to_resume(directory);
       break;
     } catch (const CheckpointDamage& damage) {
       result.damage.push_back(damage.reason());
@@ -101,10 +105,20 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory, Check check) : di
     for (const TensorView& tensor : file.tensors()) tensors.emplace(tensor.name, tensor);
     files_.push_back(std::move(file));
   };
-  for (SafetensorsFile& file : open_model_files(directory)) keep(std::move(file), weights_);
-  for (const auto& [name, digest] : manifest_.files) {
-    if (name.starts_with(optimizer_stem)) keep(SafetensorsFile(directory / name), optimizer_);
+  try {
+    for (SafetensorsFile& file : open_model_files(directory)) keep(std::move(file), weights_);
+    for (const auto& [name, digest] : manifest_.files) {
+      if (name.starts_with(optimizer_stem)) keep(SafetensorsFile(directory / name), optimizer_);
+    }
+  } catch (const InvalidSafetensors& error) {
+    fail_damaged(directory, error.what());
   }
+}
+
+void Checkpoint::release_tensors() {
+  weights_.clear();
+  optimizer_.clear();
+  files_.clear();
 }
 
 // Distributes the files over the parts: the largest first, each to the part with the fewest bytes so far.

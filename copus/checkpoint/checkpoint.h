@@ -14,13 +14,14 @@
 // Ranks, shards and stages of a parallel layout appear nowhere, and every layout can read the checkpoints of any other.
 // A tensor is never split across files.
 //
-// Durability. A checkpoint is written as `step-00000100.partial`. First all ranks write the files of tensors at the
-// same time (checkpoint_part.h). When all of them are on the disk, rank 0 (checkpoint_folder.h) writes the other files
-// and then the manifest, each synced to the disk. Then the folder is synced and renamed, and its parent synced. So a
-// folder with its final name is complete, whenever the process or the machine dies. Older checkpoints are deleted only
-// after that, and are first renamed to `.partial`. A process that starts writing into a `checkpoints` folder locks
-// it (flock on `.lock`, which is released when the process dies) and deletes the leftovers `step-<step>.partial` of
-// dead writers. A manifest or an index contains only names of files in the same folder, never a path.
+// Durability. A checkpoint is written as `step-00000100.abcdef.partial`, with random letters. First all ranks write the
+// files of tensors at the same time (checkpoint_part.h). When all of them are on the disk, rank 0 (checkpoint_folder.h)
+// writes the other files and then the manifest, each synced to the disk. Then the folder is synced and renamed, and its
+// parent synced. So a folder with its final name is complete, whenever the process or the machine dies. Older
+// checkpoints are deleted only after that, and are first renamed to a `.partial` name. If one cannot be deleted, the
+// run reports it and continues. A process that starts writing into a `checkpoints` folder locks it (flock on `.lock`,
+// which is released when the process dies) and deletes the `.partial` leftovers of dead writers and of deletions. A
+// manifest or an index contains only names of files in the same folder, never a path.
 //
 // Damage. A folder gets its final name only when it is complete. A folder that has a final name but no complete
 // checkpoint was therefore damaged later. Copus reports such a folder and never deletes or overwrites it: a new
@@ -56,13 +57,17 @@ class Checkpoint {
     texts,       // without the checksums of tensors: call verify_tensors() before using them
   };
 
-  // Throws UserError that names what is missing or damaged.
+  // Throws CheckpointDamage that names what is missing or damaged, and UserError if the checkpoint cannot be used for
+  // another reason, such as its format version.
   explicit Checkpoint(const std::filesystem::path& directory, Check check = Check::everything);
 
   // Checks the checksums of the tensor files, for ranks that read a checkpoint together. The files are divided into
   // `num_parts` parts of about equal size, and this call verifies part number `part`. Throws a UserError that names the
   // first damaged file.
   void verify_tensors(int64_t part, int64_t num_parts) const;
+
+  // Closes the files of tensors. weights() and optimizer() are then empty, and their views invalid.
+  void release_tensors();
 
   const std::filesystem::path& directory() const { return directory_; }
   int64_t step() const { return manifest_.step; }
@@ -88,6 +93,10 @@ class Checkpoint {
   std::map<std::string, TensorView, std::less<>> weights_;
   std::map<std::string, TensorView, std::less<>> optimizer_;
 };
+
+// Opens a checkpoint with the checks that --resume makes first: of the folder's name, the texts, and the sizes and
+// headers of the files of tensors. Throws as the constructor does.
+Checkpoint open_to_resume(const std::filesystem::path& directory);
 
 // The newest checkpoint from which a run can resume, and the damage of later ones.
 struct UsableCheckpoint {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,12 +23,6 @@ namespace {
 // A writer that is about to end releases the lock within moments.
 constexpr std::chrono::milliseconds between_looks_at_a_lock(20);
 
-void delete_directory(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::remove_all(directory, error);
-  if (error) throw UserError(concat("cannot delete ", directory.string(), ": ", error.message()));
-}
-
 // Deletes only leftovers of checkpoints, because other files in the folder are not ours. Deleting may fail while a rank
 // is still writing into a leftover. The next call then deletes it.
 void delete_leftovers(const std::filesystem::path& root) {
@@ -40,23 +36,12 @@ void delete_leftovers(const std::filesystem::path& root) {
   for (const std::filesystem::path& leftover : leftovers) std::filesystem::remove_all(leftover, ignored);
 }
 
-// The checks that --resume makes before it uses a checkpoint. Throws CheckpointDamage.
-void check_texts_and_sizes(const std::filesystem::path& directory) {
-  const Manifest manifest = read_named_manifest(directory);
-  verify_sizes(directory, manifest);
-  std::vector<std::string> texts;
-  for (const auto& [name, digest] : manifest.files) {
-    if (!name.ends_with(tensors_suffix)) texts.push_back(name);
-  }
-  verify_files(directory, manifest, texts);
-}
-
 // Sets aside a folder that does not hold the complete checkpoint that its name promises. The folder is renamed so that
 // nothing overwrites it, because somebody may still want to repair it.
 void set_aside_if_damaged(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(directory)) return;
   try {
-    check_texts_and_sizes(directory);
+    open_to_resume(directory);
   } catch (const CheckpointDamage&) {
     std::filesystem::path aside = directory.string() + ".set-aside";
     for (int number = 2; std::filesystem::exists(aside); ++number) {
@@ -70,9 +55,9 @@ void set_aside_if_damaged(const std::filesystem::path& directory) {
 // deleted as old checkpoints: a damaged checkpoint may be repaired, and a copy under another name must be kept.
 bool is_whole(const std::filesystem::path& directory) {
   try {
-    check_texts_and_sizes(directory);
+    open_to_resume(directory);
     return true;
-  } catch (const UserError&) {
+  } catch (const std::runtime_error&) {  // includes file system errors
     return false;
   }
 }
@@ -111,6 +96,7 @@ struct CheckpointFolder::Writing {
   int64_t step;
   int64_t bytes;
   std::filesystem::path partial;
+  bool deletes_older;
 
   std::filesystem::path directory() const { return root / checkpoint_name(step); }
 
@@ -141,19 +127,21 @@ struct CheckpointFolder::Writing {
     replace_durably(partial, directory());
   }
 
-  void delete_older() const {
-    std::vector<int64_t> older;
-    for (const auto& entry : std::filesystem::directory_iterator(root)) {
-      const auto found = parse_checkpoint_name(entry.path().filename().string());
-      if (found && *found < step && is_whole(entry.path())) older.push_back(*found);
-    }
-    std::ranges::sort(older, std::greater());
-    for (size_t i = static_cast<size_t>(keep_last - 1); i < older.size(); ++i) {
-      const std::filesystem::path old = root / checkpoint_name(older[i]);
-      const std::filesystem::path doomed = partial_path(old);
-      delete_directory(doomed);  // replace_durably would exchange a leftover, which would then get the final name
-      replace_durably(old, doomed);
-      delete_directory(doomed);
+  // Returns the error if a checkpoint cannot be deleted; otherwise an empty text.
+  std::string delete_older() const {
+    try {
+      std::vector<int64_t> older;
+      for (const auto& entry : std::filesystem::directory_iterator(root)) {
+        const auto found = parse_checkpoint_name(entry.path().filename().string());
+        if (found && *found < step && is_whole(entry.path())) older.push_back(*found);
+      }
+      std::ranges::sort(older, std::greater());
+      for (size_t i = static_cast<size_t>(keep_last - 1); i < older.size(); ++i) {
+        delete_directory_durably(root / checkpoint_name(older[i]));
+      }
+      return "";
+    } catch (const std::runtime_error& error) {  // includes file system errors
+      return error.what();
     }
   }
 };
@@ -178,28 +166,28 @@ void CheckpointFolder::put_back() {
   begun_.reset();
 }
 
-std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes) {
+std::filesystem::path CheckpointFolder::begin(int64_t step, int64_t bytes, bool deletes_older) {
   COPUS_CHECK(step >= 0, step);
   finish();
   if (is_in_place()) delete_leftovers(root_);
   // Does not create missing parent folders: a new parent folder would not be locked.
   const std::filesystem::path partial = create_partial_folder(root_ / checkpoint_name(step));
-  begun_ = std::make_shared<const Writing>(Writing{root_, keep_last_, lock_, step, bytes, partial});
+  begun_ = std::make_shared<const Writing>(Writing{root_, keep_last_, lock_, step, bytes, partial, deletes_older});
   sync_directory(root_);
   return partial;
 }
 
 void CheckpointFolder::commit(CheckpointTexts texts, std::map<std::string, FileDigest> files) {
   COPUS_CHECK(begun_ != nullptr);
-  std::packaged_task<void()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
-                                   files = std::move(files)]() mutable {
+  std::packaged_task<std::string()> task([begun = std::exchange(begun_, nullptr), texts = std::move(texts),
+                                          files = std::move(files)]() mutable {
     const std::shared_ptr<const Writing> writing = std::move(begun);  // releases the lock before others can see the end
     try {
       writing->complete(texts, std::move(files));
-    } catch (const UserError& cause) {
+    } catch (const std::runtime_error& cause) {  // includes file system errors
       writing->abandon(cause.what());
     }
-    writing->delete_older();
+    return writing->deletes_older ? writing->delete_older() : std::string();
   });
   pending_ = task.get_future();
   std::thread(std::move(task)).detach();
@@ -221,8 +209,8 @@ bool CheckpointFolder::is_idle() const {
 void CheckpointFolder::finish() {
   if (!pending_.valid()) return;
   try {
-    pending_.get();
-  } catch (const std::runtime_error&) {  // includes file system errors, if the folder is gone
+    deletion_failure_ = pending_.get();
+  } catch (const UserError&) {
     if (is_in_place()) throw;
   }
 }

@@ -46,9 +46,9 @@ class CheckpointFolder {
   void put_back();
 
   // Begins the checkpoint of a step, whose tensors take `bytes` bytes. Returns the new, empty folder for its files. The
-  // name of that folder is new, so late writes to an abandoned checkpoint cannot end up in it. First waits for a commit
-  // in progress, and throws its error.
-  std::filesystem::path begin(int64_t step, int64_t bytes);
+  // name of that folder is new, so late writes to an abandoned checkpoint cannot end up in it. `deletes_older`: whether
+  // the complete checkpoint replaces older ones. First waits for a commit in progress, and throws its error.
+  std::filesystem::path begin(int64_t step, int64_t bytes, bool deletes_older = true);
 
   // Completes the checkpoint that was begun, in the background. `files` lists all files of tensors, which must be
   // durable. The new checkpoint replaces a checkpoint of the same step.
@@ -70,6 +70,9 @@ class CheckpointFolder {
   // Waits for the commit in progress and throws its error. A failed commit leaves no files behind and does not change
   // older checkpoints.
   void finish();
+  // Returns why the latest commit that finish() has waited for could not delete an older checkpoint; empty if it could.
+  // The new checkpoint is complete anyway, and the next commit tries again.
+  const std::string& deletion_failure() const { return deletion_failure_; }
 
   // Throws UserError if the folder holds a checkpoint of a later step than `step`, or only damaged checkpoints: a run
   // that continues from `step` would overwrite checkpoints of another run.
@@ -83,7 +86,8 @@ class CheckpointFolder {
   int64_t keep_last_;
   std::shared_ptr<const DirectoryLock> lock_;
   std::shared_ptr<const Writing> begun_;  // not committed yet; null: none
-  std::future<void> pending_;
+  std::future<std::string> pending_;      // its deletion_failure()
+  std::string deletion_failure_;
 };
 
 }  // namespace copus

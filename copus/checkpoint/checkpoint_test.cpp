@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <span>
 #include <thread>
 
+#include "copus/base/testing/immovable_folder.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/base/text/json_text.h"
 #include "copus/checkpoint/checkpoint_files.h"
@@ -29,6 +32,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class CheckpointTest : public ::testing::Test {
@@ -140,6 +144,39 @@ TEST_F(CheckpointTest, DeletesOnlyItsOwnOlderCompleteOnes) {
   std::filesystem::create_directories(root_ / "my-notes.partial");
   write(50, 1);
   EXPECT_THAT(entries(), ElementsAre("my-notes.partial", "step-00000005", "step-00000050", "step-00000090"));
+}
+
+TEST_F(CheckpointTest, ANewCheckpointIsCompleteEvenIfAnOldOneCannotBeDeleted) {
+  write(10);
+  CheckpointWriter writer(root_, 1);
+  std::optional<ImmovableFolder> protection(step_path(10));
+  writer.write(make_test_snapshot(20));
+  EXPECT_NO_THROW(writer.finish());
+  EXPECT_THAT(writer.deletion_failure(), HasSubstr(step_path(10).string()));
+  EXPECT_THAT(entries(), ElementsAre("step-00000010", "step-00000020"));
+  protection.reset();
+  writer.write(make_test_snapshot(30));
+  writer.finish();
+  EXPECT_EQ(writer.deletion_failure(), "");
+  EXPECT_THAT(entries(), ElementsAre("step-00000030"));
+}
+
+TEST_F(CheckpointTest, ACheckpointMayLeaveOlderOnes) {
+  CheckpointWriter writer(root_, 1);
+  writer.write(make_test_snapshot(10));
+  writer.write(make_test_snapshot(20), /*deletes_older=*/false);
+  writer.finish();
+  EXPECT_THAT(entries(), ElementsAre("step-00000010", "step-00000020"));
+}
+
+TEST_F(CheckpointTest, ReleasedTensorsAreMappedNoMore) {
+  write(10);
+  Checkpoint checkpoint(step_path(10));
+  EXPECT_THAT(read_text_file("/proc/self/maps"), HasSubstr(step_path(10).string()));
+  checkpoint.release_tensors();
+  EXPECT_THAT(read_text_file("/proc/self/maps"), Not(HasSubstr(step_path(10).string())));
+  EXPECT_THAT(checkpoint.weights(), IsEmpty());
+  EXPECT_EQ(checkpoint.step(), 10);
 }
 
 TEST_F(CheckpointTest, ACopyUnderAnotherStepsNameIsNotDeletedAsAnOldCheckpoint) {
@@ -313,6 +350,26 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheNewestUsableCheckpointIsOpened) {
   std::filesystem::resize_file(step_path(20) / manifest_file_name, 30);
   EXPECT_FALSE(open_newest_usable(root_).checkpoint);
   EXPECT_THAT(open_newest_usable(root_).damage, ElementsAre(HasSubstr("step-00000020")));
+}
+
+TEST_F(CheckpointTest, ADamagedHeaderOfTensorsIsDamageOfTheCheckpoint) {
+  for (const std::string name : {"model.safetensors", "optimizer-00001-of-00001.safetensors"}) {
+    SCOPED_TRACE(name);
+    write(10);
+    write(20);
+    std::string damaged = read_text_file(step_path(20) / name);
+    damaged[8] = 'x';  // the first character of the header
+    write_file_durably(step_path(20) / name, damaged);
+    const UsableCheckpoint usable = open_newest_usable(root_);
+    ASSERT_TRUE(usable.checkpoint);
+    EXPECT_EQ(usable.checkpoint->step(), 10);
+    EXPECT_THAT(usable.damage, ElementsAre(AllOf(HasSubstr("step-00000020 is damaged"), HasSubstr(name))));
+    write(20);
+    EXPECT_TRUE(is_test_checkpoint(Checkpoint(step_path(20))));
+    const std::filesystem::path aside = step_path(20).string() + ".set-aside";
+    EXPECT_EQ(read_text_file(aside / name), damaged);
+    std::filesystem::remove_all(aside);
+  }
 }
 
 // A user may still repair a damaged checkpoint, so it is moved aside before a checkpoint of the same step replaces it.

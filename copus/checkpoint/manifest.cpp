@@ -24,8 +24,17 @@ std::string checksum_of(const Json& manifest) {
 
 bool is_manifest(const Json& json) { return json.is_object() && json.value("format", Json()) == format_name; }
 
-[[noreturn]] void fail_damaged(const std::filesystem::path& directory, const std::string& reason) {
-  throw CheckpointDamage(directory, concat("the checkpoint ", directory.string(), " is damaged: ", reason));
+void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest) {
+  for (const auto& [name, expected] : manifest.files) {
+    std::error_code error;
+    const uint64_t bytes = std::filesystem::file_size(directory / name, error);
+    if (error) {
+      fail_damaged(directory,
+                   concat(name, error == std::errc::no_such_file_or_directory ? " is missing" : " is no file"));
+    }
+    if (bytes == expected.bytes) continue;
+    fail_damaged(directory, concat(name, " has ", bytes, " bytes instead of ", expected.bytes));
+  }
 }
 
 }  // namespace
@@ -34,6 +43,10 @@ CheckpointDamage::CheckpointDamage(const std::filesystem::path& directory, const
     : UserError(
           concat(reason, ". Restore ", directory.string(), " from a copy, or move it away to use an older checkpoint")),
       reason_(reason) {}
+
+void fail_damaged(const std::filesystem::path& directory, const std::string& reason) {
+  throw CheckpointDamage(directory, concat("the checkpoint ", directory.string(), " is damaged: ", reason));
+}
 
 std::string to_json(const Manifest& manifest) {
   Json files = Json::object();
@@ -91,19 +104,6 @@ Manifest read_named_manifest(const std::filesystem::path& directory) {
     fail_damaged(directory, concat("its ", manifest_file_name, " is of step ", manifest.step));
   }
   return manifest;
-}
-
-void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest) {
-  for (const auto& [name, expected] : manifest.files) {
-    std::error_code error;
-    const uint64_t bytes = std::filesystem::file_size(directory / name, error);
-    if (error) {
-      fail_damaged(directory,
-                   concat(name, error == std::errc::no_such_file_or_directory ? " is missing" : " is no file"));
-    }
-    if (bytes == expected.bytes) continue;
-    fail_damaged(directory, concat(name, " has ", bytes, " bytes instead of ", expected.bytes));
-  }
 }
 
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest,

@@ -36,6 +36,9 @@ class CheckpointDamage : public UserError {
   std::string reason_;
 };
 
+// Throws CheckpointDamage: the checkpoint in `directory` is damaged, for this reason.
+[[noreturn]] void fail_damaged(const std::filesystem::path& directory, const std::string& reason);
+
 std::string to_json(const Manifest& manifest);
 
 // Reads the manifest of the checkpoint in `directory`. Throws CheckpointDamage if it is missing or damaged, and
@@ -46,12 +49,8 @@ Manifest read_manifest(const std::filesystem::path& directory);
 // does. Also throws CheckpointDamage if the step in the manifest differs from the step in the folder's name.
 Manifest read_named_manifest(const std::filesystem::path& directory);
 
-// Checks that every file of the manifest exists with its size. Throws CheckpointDamage that names the first file that
-// fails the check.
-void verify_sizes(const std::filesystem::path& directory, const Manifest& manifest);
-
-// Checks that these files of the manifest exist with their sizes and checksums. Throws CheckpointDamage that names the
-// first file that fails the check.
+// Checks that every file of the manifest exists with its size, and these files with their checksums. Throws
+// CheckpointDamage that names the first file that fails the check.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest, std::span<const std::string> names);
 // Checks all files of the manifest.
 void verify_files(const std::filesystem::path& directory, const Manifest& manifest);

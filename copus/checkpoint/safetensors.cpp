@@ -47,7 +47,7 @@ class HeaderParser {
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw UserError(concat(path_.string(), " is not a valid safetensors file: ", parts...));
+    throw InvalidSafetensors(concat(path_.string(), " is not a valid safetensors file: ", parts...));
   }
 
   void parse_json() {

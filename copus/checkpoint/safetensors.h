@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "copus/base/error.h"
 #include "copus/base/files/durable_file.h"
 #include "copus/base/files/mapped_file.h"
 #include "copus/base/numbers/dtype.h"
@@ -45,11 +46,18 @@ std::vector<float> to_float(const TensorView& tensor);
 // Converts the tensor into the caller's memory for tensor.num_elements() floats.
 void to_float(const TensorView& tensor, std::span<float> destination);
 
+// The content of a file is no safetensors.
+class InvalidSafetensors : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 // A file that is open for reading. Views are valid as long as this object, or an object moved from it, lives. Pages are
 // read from the disk on first use.
 class SafetensorsFile {
  public:
-  // Checks the whole header. Throws UserError that names the file and the fault.
+  // Checks the whole header. Throws InvalidSafetensors that names the file and the fault, and UserError if the file
+  // cannot be read.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }

@@ -46,9 +46,9 @@ fs::path new_partial_path(const fs::path& path) {
   std::random_device random;
   std::string letters(random_characters, 'a');
   for (char& letter : letters) letter = "abcdefghijklmnopqrstuvwxyz012345"[random() % 32];
-  fs::path named = path;
-  named += concat(".", letters);
-  return partial_path(named);
+  fs::path partial = path;
+  partial += concat(".", letters, partial_suffix);
+  return partial;
 }
 
 // Tells whether new_partial_path could have made the name `partial` for a file or folder called `name`.
@@ -66,6 +66,14 @@ fs::path create_partial(const fs::path& path, const Create& create) {
     if (create(partial)) return partial;
     if (errno != EEXIST) return {};
   }
+}
+
+// Renames a folder to a new temporary name, which it returns.
+fs::path move_aside(const fs::path& folder) {
+  fs::path aside =
+      create_partial(folder, [&](const fs::path& partial) { return ::rename(folder.c_str(), partial.c_str()) == 0; });
+  if (aside.empty()) throw UserError(concat("cannot rename ", folder.string(), ": ", error_text(errno)));
+  return aside;
 }
 
 // A mark file distinguishes an unfinished folder from a user's folder that happens to have a temporary name. The writer
@@ -133,12 +141,6 @@ class UnfinishedFolder {
 };
 
 }  // namespace
-
-std::filesystem::path partial_path(const std::filesystem::path& path) {
-  std::filesystem::path result = path;
-  result += partial_suffix;
-  return result;
-}
 
 fs::path create_partial_folder(const fs::path& target) {
   fs::path partial = create_partial(target, [](const fs::path& path) { return ::mkdir(path.c_str(), 0777) == 0; });
@@ -234,20 +236,37 @@ void create_directories_durably(const std::filesystem::path& directory) {
 }
 
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
-  // A rename cannot replace a folder that is not empty. So the two folders are exchanged, and the old one is deleted
-  // under the temporary name.
-  if (std::filesystem::is_directory(to)) {
+  std::error_code ignored;  // the new folder is complete, whatever remains of the old one
+  fs::path old;             // where the replaced folder is now
+  if (fs::is_directory(to)) {
+    // A rename cannot replace a folder that is not empty, so the two folders are exchanged.
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       sync_directory(folder_of(to));
-      std::filesystem::remove_all(from);
+      fs::remove_all(from, ignored);
       return;
     }
     if (errno != EINVAL) fail_rename(from, to);
-    // A file system without exchange (NFS) leaves `to` missing for a moment.
-    std::filesystem::remove_all(to);
+    old = move_aside(to);  // a file system without exchange (NFS)
   }
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_rename(from, to);
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int error_number = errno;
+    if (!old.empty()) fs::rename(old, to, ignored);
+    errno = error_number;
+    fail_rename(from, to);
+  }
   sync_directory(folder_of(to));
+  if (!old.empty()) fs::remove_all(old, ignored);
+}
+
+void delete_directory_durably(const std::filesystem::path& directory) {
+  if (::access(directory.c_str(), W_OK) != 0) {
+    throw UserError(concat("cannot delete ", directory.string(), ": ", error_text(errno)));
+  }
+  const fs::path aside = move_aside(directory);
+  sync_directory(folder_of(directory));
+  std::error_code error;
+  fs::remove_all(aside, error);
+  if (error) throw UserError(concat("cannot delete ", aside.string(), ": ", error.message()));
 }
 
 void write_directory_durably(const std::filesystem::path& directory, uint64_t expected_bytes,

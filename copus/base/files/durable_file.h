@@ -20,9 +20,6 @@ namespace copus {
 
 inline constexpr std::string_view partial_suffix = ".partial";
 
-// Appends partial_suffix to `path`.
-std::filesystem::path partial_path(const std::filesystem::path& path);
-
 // The size and checksum of a file's content.
 struct FileDigest {
   uint64_t bytes = 0;
@@ -71,8 +68,14 @@ void create_directories_durably(const std::filesystem::path& directory);
 
 // Renames a file or folder within one file system and makes the new name durable. An existing file or folder `to` is
 // replaced in one atomic step: at any time, `to` is either the old or the new file or folder. On file systems that
-// cannot exchange names, such as NFS, an existing folder `to` is deleted first.
+// cannot exchange names, such as NFS, `to` is missing for a moment. If an old folder cannot be deleted, its rest keeps
+// the name `from` or a new temporary name. Throws UserError if `to` could not be replaced or synced.
 void replace_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Deletes a folder. First renames it to a new temporary name, so that `directory` never holds only a part of its files.
+// Throws UserError if the folder cannot be deleted. A folder without write permission is then unchanged; what remains
+// of any other folder has the temporary name.
+void delete_directory_durably(const std::filesystem::path& directory);
 
 // Creates an empty folder under a new temporary name for `target` and returns its path. The parent folder must exist.
 // No other process writes into the new folder, not even one that writes the same `target`. Throws UserError if the

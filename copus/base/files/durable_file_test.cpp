@@ -1,11 +1,15 @@
 #include "copus/base/files/durable_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>  // renameat2
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -13,6 +17,21 @@
 
 #include "copus/base/error.h"
 #include "copus/base/testing/test_support.h"
+
+namespace {
+
+bool lacks_exchange = false;  // whether the file system cannot exchange names, like NFS
+
+}  // namespace
+
+// Replaces the C library's function.
+extern "C" int renameat2(int oldfd, const char* old, int newfd, const char* new_name, unsigned int flags) noexcept {
+  if (lacks_exchange && flags != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_renameat2, oldfd, old, newfd, new_name, flags));
+}
 
 namespace copus {
 namespace {
@@ -84,6 +103,36 @@ TEST_F(DurableFileTest, ReplaceExchangesFolders) {
   EXPECT_EQ(entries(), 1);
   EXPECT_EQ(read_text_file(folder_ / "old" / "b.txt"), "new");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "old" / "a.txt"));
+}
+
+TEST_F(DurableFileTest, WithoutExchangeAFolderIsReplacedOrStays) {
+  lacks_exchange = true;
+  std::filesystem::create_directory(folder_ / "old");
+  std::filesystem::create_directory(folder_ / "new");
+  write_file_durably(folder_ / "old" / "a.txt", "old");
+  write_file_durably(folder_ / "new" / "b.txt", "new");
+  EXPECT_THAT(user_error([&] { replace_durably(folder_ / "missing", folder_ / "old"); }),
+              HasSubstr("No such file or directory"));
+  EXPECT_THAT(list_directory(folder_), ElementsAre("new", "old"));
+  EXPECT_THAT(list_directory(folder_ / "old"), ElementsAre("a.txt"));
+  replace_durably(folder_ / "new", folder_ / "old");
+  EXPECT_THAT(list_directory(folder_), ElementsAre("old"));
+  EXPECT_THAT(list_directory(folder_ / "old"), ElementsAre("b.txt"));
+  lacks_exchange = false;
+}
+
+TEST_F(DurableFileTest, AFolderIsDeletedUnlessItIsProtected) {
+  std::filesystem::create_directory(folder_ / "d");
+  write_file_durably(folder_ / "d" / "a.txt", "x");
+  if (::geteuid() != 0) {  // root may write everywhere
+    std::filesystem::permissions(folder_ / "d", std::filesystem::perms(0555));
+    EXPECT_THAT(user_error([&] { delete_directory_durably(folder_ / "d"); }), HasSubstr("Permission denied"));
+    EXPECT_THAT(list_directory(folder_ / "d"), ElementsAre("a.txt"));
+    std::filesystem::permissions(folder_ / "d", std::filesystem::perms(0755));
+  }
+  delete_directory_durably(folder_ / "d");
+  EXPECT_EQ(entries(), 0);
+  EXPECT_THAT(user_error([&] { delete_directory_durably(folder_ / "d"); }), HasSubstr("cannot delete"));
 }
 
 TEST_F(DurableFileTest, FoldersAppearWholeOrNotAtAll) {

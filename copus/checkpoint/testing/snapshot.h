@@ -91,9 +91,9 @@ class CheckpointWriter {
     while (!folder_.is_idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  void write(const Snapshot& snapshot) {
+  void write(const Snapshot& snapshot, bool deletes_older = true) {
     const CheckpointPlan plan = plan_of(snapshot, num_ranks_, limits_);
-    const std::filesystem::path partial = folder_.begin(snapshot.step, plan.bytes());
+    const std::filesystem::path partial = folder_.begin(snapshot.step, plan.bytes(), deletes_older);
     std::map<std::string, FileDigest> files;
     for (int64_t rank = 0; rank < num_ranks_; ++rank) {
       CheckpointPart part(partial, plan, rank);
@@ -105,6 +105,7 @@ class CheckpointWriter {
   }
 
   void finish() { folder_.finish(); }
+  const std::string& deletion_failure() const { return folder_.deletion_failure(); }
   // Call after finish().
   std::optional<std::filesystem::path> last_written() const { return latest_checkpoint(root_); }
 

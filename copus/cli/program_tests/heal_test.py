@@ -400,12 +400,17 @@ class Healing(HealingTest):
         # Each new rank 0 writes the latest step again. The first two of these steps have a progress line of their own,
         # and the third is four steps after such a line.
         faults = [f"step {step}, adding up gradients@{number}#1:KILL" for number, step in enumerate((22, 85, 138))]
-        settings = [*self.settings, "--set", "log.interval=7", "--set", "log.tensorboard=true"]
+        # Ranks regroup before they have traced 100 steps, so the timeline is begun again with every replacement.
+        settings = [*self.settings, "--set", "log.interval=7", "--set", "log.tensorboard=true", "--trace", "100"]
         result = self.copus("train", "pair.toml", "--run-dir", "r", *settings,
                             env={**os.environ, "COPUS_FAULT": ";".join(faults)})
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(result.stderr.count("the job goes on"), 3, result.stderr)
         self.assert_same_training("r", "pair-expected")
+        # The last rank 0 is a replacement.
+        self.assertTrue((self.folder / "r" / "timeline.json").exists())
+        self.assertTrue((self.folder / "r" / "report.html").exists())
+        self.assertIn("copus generate --checkpoint r\n", result.stdout)
         shown = [int(step) for step in re.findall(rf"(?m)^step (\d+)/{STEPS} ", result.stdout)]
         evaluated = [record["step"] for record in self.records("r") if record["held_out_loss"] is not None]
         self.assertEqual(shown, sorted({*range(7, STEPS + 1, 7), *evaluated}), result.stdout)
@@ -416,6 +421,25 @@ class Healing(HealingTest):
         curves = EventAccumulator(str(self.folder / "r" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
         self.assertEqual([event.step for event in curves.Scalars("train/loss")], list(range(1, STEPS + 1)))
         self.assertEqual([event.step for event in curves.Scalars("held_out/loss")], evaluated)
+
+    def test_a_paused_run_stays_paused_when_rank_0_is_lost(self):
+        self.write_run("pair.toml", steps=100 * STEPS, model=MODEL + "[parallel]\ndata_parallel = 2\n")
+        process = self.start("train", "pair.toml", "--run-dir", "r", *self.settings)
+        ranks = ranks_of(process.pid, 2, lambda: process.poll() is None)
+        self.wait_for_steps("r", 5, process)
+        self.assert_done("ctl", "r", "pause")
+        os.kill(ranks[0], signal.SIGKILL)
+        deadline = time.monotonic() + TIMEOUT
+        while '"event":"ranks changed"' not in (self.folder / "r" / "decisions.jsonl").read_text():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        self.assertIn(", paused", self.assert_done("ctl", "r", "status").stdout)
+        self.assert_done("ctl", "r", "resume")
+        self.wait_for_steps("r", len(self.records("r")) + 5, process)
+        process.send_signal(signal.SIGINT)
+        output, errors = self.finish(process)
+        self.assertEqual(process.returncode, 130, output + errors)
+        self.assert_done("replay", "r")
 
     def test_whoever_leads_after_rank_0_was_lost_tells_the_user_what_a_signal_does(self):
         process, ranks = self.start_static("led")

@@ -399,6 +399,14 @@ class Runs(ProgramTest):
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             shutil.rmtree(self.folder / "runs")
 
+    def test_too_few_open_files_for_the_ranks_of_a_machine_are_a_users_mistake(self):
+        """As of a process that torchrun or srun starts alone on a machine, and that starts the ranks there."""
+        place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        self.assert_refused("train", "run.toml", "--set", "parallel.data_parallel=2", env={**os.environ, **place},
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (47, 47)),
+                            says=["47 open files (ulimit -n)", "48 are needed"])
+
     def test_too_few_threads_are_a_users_mistake(self):
         """Even if there were enough for the computing threads alone, so that OpenMP would end the process."""
         if os.geteuid() != 0:

@@ -28,6 +28,10 @@ bool is_state(std::string_view line) { return line.starts_with(R"({"event":"stat
 
 bool is_begin(std::string_view line) { return line.starts_with(R"({"event":"begin",)"); }
 
+bool is_resumed(std::string_view line) { return line.starts_with(R"({"event":"resumed",)"); }
+
+bool is_command(std::string_view line) { return line.starts_with(R"({"event":"command",)"); }
+
 // Returns nothing if the line is damaged, which a later reader of all lines reports.
 std::optional<ControllerState> whole_state_in(const std::string& line) {
   try {
@@ -122,6 +126,21 @@ std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path&
     return events;
   }
   return read_decision_log(path, last_step);
+}
+
+bool is_run_paused(const std::filesystem::path& path) {
+  constexpr uint64_t most_bytes_read = uint64_t{16} << 20;
+  if (!std::filesystem::exists(path)) return false;
+  bool is_paused = false;
+  const auto visit = [&](const std::string& text) {
+    if (is_begin(text) || is_resumed(text)) is_paused = false;
+    if (!is_command(text)) return true;
+    const Command::Kind kind = std::get<LoggedCommand>(event_from_line(text)).command.kind;
+    if (kind == Command::Kind::pause || kind == Command::Kind::resume) is_paused = kind == Command::Kind::pause;
+    return true;
+  };
+  for_each_line(path, visit, most_bytes_read);
+  return is_paused;
 }
 
 std::vector<DecisionEvent> read_decisions_to_show(const std::filesystem::path& path, size_t most_held) {

@@ -427,6 +427,24 @@ TEST_F(DecisionLogTest, OfALongLogPeopleAreShownAFewDecisionsThatHoldAndAllElse)
   EXPECT_THAT(user_error([&] { read_decisions_to_show(path, 100); }), HasSubstr("damaged"));
 }
 
+TEST_F(DecisionLogTest, ARunStaysPausedUntilACommandOrAnotherProcessContinuesIt) {
+  const std::filesystem::path path = directory_ / "decisions.jsonl";
+  const auto is_paused_by = [&](const std::vector<DecisionEvent>& events) {
+    std::string text;
+    for (const DecisionEvent& event : events) text += to_line(event) + '\n';
+    write_file_durably(path, text);
+    return is_run_paused(path);
+  };
+  EXPECT_FALSE(is_run_paused(path)) << "there is no log";
+  const LoggedCommand pause{8, {Command::Kind::pause, {}}}, pin{9, {Command::Kind::pin, {}}},
+      resume{9, {Command::Kind::resume, {}}};
+  EXPECT_FALSE(is_paused_by({begin_event()}));
+  EXPECT_TRUE(is_paused_by({begin_event(), pause, pin}));
+  EXPECT_FALSE(is_paused_by({begin_event(), pause, resume}));
+  EXPECT_FALSE(is_paused_by({begin_event(), pause, ControllerResumed{9}}));
+  EXPECT_TRUE(is_paused_by({begin_event(), pause, ControllerResumed{8}, pause, pin}));
+}
+
 TEST_F(DecisionLogTest, TextThatIsNotUtf8IsWrittenAllTheSame) {
   ControllerBegin begin = begin_event();
   begin.file = "0 12 # caf\xe9\n";

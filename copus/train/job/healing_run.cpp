@@ -96,12 +96,11 @@ struct Past {
 
 class HealingRun {
  public:
-  HealingRun(std::optional<RunPlan> plan,
-             const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again, double max_seconds,
+  HealingRun(const RunRequest& request, std::optional<RunPlan> plan, double max_seconds,
              std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
              int64_t local_ranks)
-      : plan_(std::move(plan)),
-        plan_again_(plan_again),
+      : request_(request),
+        plan_(std::move(plan)),
         max_seconds_(max_seconds),
         start_(start),
         membership_(membership),
@@ -167,6 +166,7 @@ class HealingRun {
     const MannedConfiguration now =
         regrouped ? MannedConfiguration{regrouped->now, regrouped->members} : first_configuration(members);
     if (std::ranges::find(now.members, members.rank()) == now.members.end()) {
+      if (plan_->checkpoint) plan_->checkpoint->release_tensors();  // a later epoch opens the newest one again
       membership_.wait_as_spare(members, [this] {
         const StopReason reason = stop_->reason(0);
         return reason == StopReason::terminate || reason == StopReason::interrupt;
@@ -174,6 +174,7 @@ class HealingRun {
       return std::nullopt;
     }
     world_ = chosen_ranks(members, now.members);
+    limit_memory(plan_->config, device_, world_->size());
     if (regrouped) {
       go_on(*regrouped);
     } else {
@@ -204,7 +205,7 @@ class HealingRun {
     take_plan(members);
     members.health().set_place("setting up");
     if (!dataset_) {
-      have_cores_ = set_up_process(plan_->config, device_, local_ranks_);
+      have_cores_ = set_up_process(plan_->config, local_ranks_);
       dataset_.emplace(open_run_data(plan_->config));
     }
     resolve_documents(plan_->config, *dataset_);
@@ -244,24 +245,29 @@ class HealingRun {
     if (first == members.size()) return plan_anew();
     const std::string directory = broadcast_text(plan_ ? plan_->directory.string() : "", first, members.everyone());
     const std::string text = broadcast_text(plan_ ? to_toml(plan_->config) : "", first, members.everyone());
-    std::array<int64_t, 2> words = {};
-    if (plan_) words = {plan_->logged_step, plan_->new_data};
-    members.everyone().broadcast(words.data(), std::ssize(words), DataType::int64, first);
+    int64_t logged_step = plan_ ? plan_->logged_step : 0;
+    members.everyone().broadcast(&logged_step, 1, DataType::int64, first);
     if (plan_) return;
-    plan_.emplace();
+    plan_ = plan_without_run(request_);
     plan_->config = parse_run_config(text, concat("the configuration of rank ", first));
     plan_->directory = directory;
-    plan_->logged_step = words[0];
-    plan_->new_data = words[1] != 0;
+    plan_->logged_step = logged_step;
     plan_->resume = true;
     plan_->start = configuration_of(plan_->config);
   }
 
   // Makes the plan from the run's files, if all processes that had it are gone.
   void plan_anew() {
-    const std::string& directory = membership_.epoch().note;
+    const std::filesystem::path directory = membership_.epoch().note;
     if (directory.empty()) throw UserError("all ranks that knew of the run ended before it began; start it again");
-    plan_ = plan_again_(directory);
+    RunRequest again = request_;
+    // Uses the run's own copy of the configuration, because the user may have edited the file.
+    const std::filesystem::path config = directory / "config.toml";
+    if (std::filesystem::exists(config)) again.config_path = config.string();  // else the run did not get that far
+    again.run_directory = directory.string();
+    again.resume = true;
+    again.has_memory = true;  // in arenas that the launcher keeps; if they are lost, looks for a checkpoint again
+    plan_ = plan_run(again);
     past_.was_begun = is_planned_anew_ = true;
   }
 
@@ -374,8 +380,8 @@ class HealingRun {
     }
     const std::filesystem::path log = plan_->directory / "run.jsonl";
     plan_->resume = plan_->resume || std::filesystem::exists(log);
-    if (newest != known) plan_->checkpoint.reset();
-    if (!newest.empty() && !plan_->checkpoint) plan_->checkpoint.emplace(newest, Checkpoint::Check::texts);
+    plan_->checkpoint.reset();  // even if it is the newest, because its tensors may have been released
+    if (!newest.empty()) plan_->checkpoint.emplace(newest, Checkpoint::Check::texts);
     if (!has_begun && newest == known) return;
     int64_t step = 0;
     if (plan_->checkpoint) {
@@ -446,11 +452,8 @@ class HealingRun {
                                          of_ranks(epoch.processes), of_ranks(epoch.machines));
     world_->health().set_place("loading the first state");
     load_first_state(*plan_, *trainer_, *world_);
-    passed_ = {.written = trainer_->state().step};
-    if (plan_->checkpoint) passed_.last_checkpoint = trainer_->state().step;
-    passed_.may_owe_evaluation = plan_->checkpoint.has_value();
     const bool leads = world_->rank() == 0;
-    if (leads) leader_ = std::make_unique<RunLeader>(*plan_, trainer_->state());
+    leader_ = leads ? std::make_unique<RunLeader>(*plan_, trainer_->state()) : nullptr;
     loaded_in_ = epoch.number;
     world_->health().set_place("beginning");
     // After the barrier every rank relies on the arenas of the other ranks, so the launcher must have received this
@@ -461,14 +464,13 @@ class HealingRun {
     past_.begun_in = epoch.number;
     trainer_->keep_record(epoch.number);
     if (epoch.number > 0) membership_.settled();
-    trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
-    if (!leads) return;
-    // The note prevents the job from starting again in this directory if all ranks are killed from here on.
-    membership_.leave_note(plan_->directory.string());
-    world_->health().set_place("opening the run directory");
-    leader_->begin(have_cores_);
-    leader_->introduce(*dataset_, *world_);
-    if (!given_up_.empty()) leader_->output().note(concat("safe       ", given_up_));
+    if (leads) {
+      // The note prevents the job from starting again in this directory if all ranks are killed from here on.
+      membership_.leave_note(plan_->directory.string());
+      world_->health().set_place("opening the run directory");
+    }
+    passed_ = begin_run(*plan_, *dataset_, *trainer_, *world_, have_cores_, leader_.get());
+    if (leads && !given_up_.empty()) leader_->output().note(concat("safe       ", given_up_));
   }
 
   // Continues at the current step on the ranks of the world.
@@ -495,17 +497,19 @@ class HealingRun {
                                     .pause_seconds = regrouped.seconds,
                                     .reason = why_ranks_changed(regrouped)};
     }
-    if (world_->rank() == 0) lead_on(regrouped);
-    std::array<int64_t, 2> words = {passed_.written, passed_.last_checkpoint.value_or(-1)};
+    const bool can_judge_speed = agree_to_judge_speed(plan_->config, device_, have_cores_, *world_);
+    trainer_->gather_seconds(can_judge_speed);
+    if (world_->rank() == 0) lead_on(regrouped, can_judge_speed);
+    std::array<int64_t, 3> words = {passed_.written, passed_.last_checkpoint.value_or(-1), passed_.has_timeline};
     world_->everyone().broadcast(words.data(), std::ssize(words), DataType::int64, 0);
     passed_.written = words[0];
     passed_.last_checkpoint = words[1] < 0 ? std::nullopt : std::optional(words[1]);
-    trainer_->gather_seconds(agree_to_judge_speed(plan_->config, device_, have_cores_, *world_));
+    passed_.has_timeline = words[2] != 0;
   }
 
   // Rank 0's part of go_on(). A new rank 0 takes over the run directory, and writes the latest step again, which the
   // previous rank 0 may have written already.
-  void lead_on(const Regrouped& regrouped) {
+  void lead_on(const Regrouped& regrouped, bool can_judge_speed) {
     const int64_t step = regrouped.after_step;
     if (leader_ && leader_->has_begun()) {
       if (leader_->output().checkpoints().forget()) {
@@ -528,7 +532,7 @@ class HealingRun {
     state.step = passed_.written;
     leader_ = std::make_unique<RunLeader>(*plan_, state);
     membership_.leave_note(plan_->directory.string());  // an earlier rank 0 may have been lost before it did so
-    leader_->begin(have_cores_);
+    leader_->begin(can_judge_speed);
   }
 
   // Counts how often other ranks have failed since this rank's latest step. A job whose ranks fail repeatedly at the
@@ -601,8 +605,8 @@ class HealingRun {
     [[maybe_unused]] const World* world = world_.release();
   }
 
+  const RunRequest& request_;
   std::optional<RunPlan> plan_;
-  const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again_;
   bool is_planned_anew_ = false;  // whether a plan was made from files in this epoch; the same on all ranks
   const double max_seconds_;
   const std::chrono::steady_clock::time_point start_;
@@ -625,11 +629,10 @@ class HealingRun {
 
 }  // namespace
 
-RunEnd run_healing_training(std::optional<RunPlan> plan,
-                            const std::function<RunPlan(const std::filesystem::path& directory)>& plan_again,
-                            double max_seconds, std::chrono::steady_clock::time_point start, Membership& membership,
-                            at::Device device, int64_t local_ranks) {
-  return HealingRun(std::move(plan), plan_again, max_seconds, start, membership, device, local_ranks).run();
+RunEnd run_healing_training(const RunRequest& request, std::optional<RunPlan> plan, double max_seconds,
+                            std::chrono::steady_clock::time_point start, Membership& membership, at::Device device,
+                            int64_t local_ranks) {
+  return HealingRun(request, std::move(plan), max_seconds, start, membership, device, local_ranks).run();
 }
 
 }  // namespace copus

@@ -154,26 +154,16 @@ int run_member(const RunRequest& request, double max_seconds, std::chrono::stead
     plan = plan_run(request);
     wait_limit = plan->config.wait_limit;
   }
-  // Uses the run's own copy of the configuration, because the user may have edited the file.
-  const auto plan_again = [&](const std::filesystem::path& directory) {
-    RunRequest again = request;
-    const std::filesystem::path config = directory / "config.toml";
-    if (std::filesystem::exists(config)) again.config_path = config.string();  // else the run did not get that far
-    again.run_directory = directory.string();
-    again.resume = true;
-    again.has_memory = true;  // in arenas that the launcher keeps; if they are lost, looks for a checkpoint again
-    return plan_run(again);
-  };
   Membership membership(environment, wait_limit, open_store);
   use_device(at::kCPU);
-  return static_cast<int>(run_healing_training(std::move(plan), plan_again, max_seconds, start, membership, at::kCPU,
+  return static_cast<int>(run_healing_training(request, std::move(plan), max_seconds, start, membership, at::kCPU,
                                                environment.local_world_size));
 }
 
 // Joins the other ranks, to report a mistake together with them. In two cases the others never join, and this process
-// reports the mistake alone. First, each machine may have only one process, which should start the machine's ranks.
-// Because of the mistake this process cannot tell, while processes that find no mistake start their ranks. Second,
-// somebody may have set the variables by hand and started no other rank.
+// reports the mistake alone. First, each machine may have only one process, which starts the machine's ranks unless it
+// finds a mistake, so processes without a mistake never join. Second, somebody may have set the variables by hand and
+// started no other rank.
 std::unique_ptr<World> join_to_tell(const RankEnvironment& environment, const std::exception_ptr& mistake) {
   constexpr double seconds_of_launchers = 20, seconds_by_hand = 3;
   const bool is_by_hand = environment.launcher == LauncherKind::torchrun && !environment.has_agent;
@@ -227,6 +217,7 @@ int run_job(const RunRequest& request, double max_seconds, const std::vector<std
   } catch (const UserError&) {
     if (!environment || request.dry_run) throw;
     mistake = std::current_exception();  // ranks decide together which of them reports it
+    starts_ranks = false;
   }
 
   std::optional<ClaimedDirectory> claimed;

@@ -230,7 +230,8 @@ class Regrouping {
     TrainingState& training = state_.at_rest.training;
     COPUS_CHECK(training.step + 1 == result_.after_step, "after step ", training.step, " completes ",
                 result_.after_step);
-    const StepCompletion completion(config_);
+    StepCompletion completion(config_);
+    if (!state_.critical_batches.empty()) completion.learn(state_.critical_batches);
     const StepAgreement& agreed = state_.decided.agreed;
     const std::optional<WeightUpdate> update = completion.update_of(agreed, training);
     if (update) {

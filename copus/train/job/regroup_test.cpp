@@ -29,6 +29,7 @@
 #include "copus/comm/shared_memory/shared_memory_world.h"
 #include "copus/comm/testing/noticed_places_world.h"
 #include "copus/comm/testing/test_worlds.h"
+#include "copus/statistics/noise_scale.h"
 #include "copus/train/testing/state_damage.h"
 #include "copus/train/testing/switch_test_support.h"
 
@@ -570,6 +571,39 @@ TEST_F(RegroupTest, AMachineMayEndWhileAnotherRanksEndIsHealed) {
     twice += after.regroupings.size() > 1;
   }
   EXPECT_GT(twice, 3);
+}
+
+// The ranks have the numbers of step 2, and no rank has made its update. In these numbers the noise scale is 4 samples.
+TEST_F(RegroupTest, TheRecordOfACompletedStepFollowsTheCriticalBatchesThatTheRunMeasured) {
+  const RunConfig run = config({ranks(2, 1, 1), micro_batch(1), global_batch(4)});
+  run_ranks_as_threads(
+      2,
+      [&](World& world) {
+        kernels::set_num_threads(1);
+        const Dataset dataset = open_data(run);
+        const Epoch epoch{.number = 1, .processes = {0, 1}};
+        auto trainer = std::make_unique<Trainer>(run, configuration_of(run), dataset, at::kCPU, world, epoch.processes);
+        world.everyone().barrier();
+        trainer->keep_record(0);
+        const MeasuredCriticalBatch measured{.tokens = 1, .noise_scale = 1, .critical_batch = 6, .deviation = 1};
+        trainer->learn({measured});
+        trainer->step();
+        SurvivingState state = *trainer->leave();
+        trainer.reset();
+        state.decided.step = 2;
+        state.decided.agreed.squared_norm = 4;
+        state.decided.agreed.small_squared_norms = 3;
+        NoiseAverage& noise = state.at_rest.training.noise_average = {};
+        const NormObservation observed{
+            .small_batch = 2, .small_squared_norm = 6, .large_batch = 4, .large_squared_norm = 4};
+        for (int step = 0; step < 40; ++step) noise = observe(noise, observed, NoiseWindow());
+        const auto regrouped = regroup(run, world, epoch, true, state, [](const Configuration& before, int64_t) {
+          return std::optional(MannedConfiguration{before, {0, 1}});
+        });
+        EXPECT_TRUE(regrouped->completed_step);
+        EXPECT_DOUBLE_EQ(state.record->critical_batch.value(), 6 * state.record->noise_scale.value());
+      },
+      60);
 }
 
 // No earlier process remains, and new ones find the state in the arenas of ended ones. All ranks end at the same place,

@@ -17,7 +17,8 @@ namespace copus {
 
 RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock::time_point start, World& world,
                     at::Device device, int64_t local_ranks) {
-  const bool have_cores = set_up_process(plan.config, device, local_ranks);
+  const bool have_cores = set_up_process(plan.config, local_ranks);
+  limit_memory(plan.config, device, world.size());
   plan.config.execution.precision = agree_on_precision(plan.config.execution.precision, device, world);
   const Dataset dataset = open_run_data(plan.config);
   resolve_documents(plan.config, dataset);
@@ -34,15 +35,7 @@ RunEnd run_training(RunPlan plan, double max_seconds, std::chrono::steady_clock:
     StopRequest stop(max_seconds, start);
     StopRequest::tell_user(world.rank() == 0);
     world.everyone().barrier();  // all mistakes are found; no rank reads the run directory any more
-    const bool can_judge_speed = agree_to_judge_speed(plan.config, device, have_cores, world);
-    trainer.gather_seconds(can_judge_speed);
-    if (leader) {
-      leader->begin(can_judge_speed);
-      leader->introduce(dataset, world);
-    }
-    PassedBoundary passed{.written = trainer.state().step};
-    if (plan.checkpoint) passed.last_checkpoint = trainer.state().step;
-    passed.may_owe_evaluation = plan.checkpoint.has_value();
+    PassedBoundary passed = begin_run(plan, dataset, trainer, world, have_cores, leader.get());
     return *RunLoop(plan, dataset, trainer, world, stop, leader.get(), nullptr).until_end(passed);
   };
   return with_trainer(std::make_unique<Trainer>(plan.config, plan.start, dataset, device, world), train_to_end);

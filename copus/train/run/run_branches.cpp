@@ -80,6 +80,7 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
     return slowest;
   };
   const std::vector<BranchOutcome> branches = branches_of(request);
+  StopReason stopped = StopReason::none;
   for (BranchOutcome outcome : branches) {
     between_branches();
     const double factor = std::pow(outcome.batch / batch, outcome.rate_exponent);
@@ -89,18 +90,19 @@ BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& re
                         .samples = static_cast<int64_t>(outcome.samples),
                         .skipped_samples = skipped_samples_of(request, outcome.repetition)};
     const BranchEnd end = train_branch(config, branch, trunk, dataset, world, stop);
-    if (end.stopped != StopReason::none) {
-      calibration.branches = std::ssize(outcomes);
-      calibration.seconds = seconds();
-      calibration.reason = "the run was interrupted";
-      return {.stopped = end.stopped, .calibration = calibration};
-    }
+    stopped = end.stopped;
+    if (stopped != StopReason::none) break;
     outcome.loss = end.loss;
     outcomes.push_back(outcome);
     modelled_seconds += end.seconds;
-    calibration.branches = std::ssize(outcomes);
-    calibration.seconds = seconds();
-    if (calibration.seconds > request.most_seconds) break;
+    if (seconds() > request.most_seconds) break;
+  }
+  trunk.require_groups();
+  calibration.branches = std::ssize(outcomes);
+  calibration.seconds = seconds();
+  if (stopped != StopReason::none) {
+    calibration.reason = "the run was interrupted";
+    return {.stopped = stopped, .calibration = calibration};
   }
   const int64_t repetitions = calibration.branches / (std::ssize(branches) / request.repetitions);
   if (repetitions == 0) {

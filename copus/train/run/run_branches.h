@@ -25,8 +25,8 @@ struct BranchesEnd {
 // Trains all branches of the request. Every rank calls it between two steps, with the record of the latest one.
 // `between_branches` is called before each branch. After request.most_seconds no further branch is trained; the
 // complete repetitions give the result. Branches read the run's next samples without counting them as consumed, so the
-// run itself reads them again afterwards. If any rank lacks memory for the second copy, nothing is trained and the
-// calibration says so.
+// run itself reads them again afterwards. At the end the run's groups are open again. If any rank lacks memory for the
+// second copy, nothing is trained and the calibration says so.
 BranchesEnd train_branches(const RunConfig& config, const CalibrationRequest& request, const StepRecord& latest,
                            const Trainer& trunk, const Dataset& dataset, World& world, const StopQuestion& stop,
                            const std::function<void()>& between_branches);

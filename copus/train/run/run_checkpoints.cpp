@@ -79,12 +79,13 @@ RunCheckpoints::RunCheckpoints(fs::path root, CheckpointFolder* folder, World& w
       waits_(waits),
       limits_(limits) {}
 
-bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
+bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config, bool deletes_older) {
   if (!finish()) return false;
   begun_ = std::chrono::steady_clock::now();
   const CheckpointPlan plan = trainer.plan_checkpoint(limits_);
   const int64_t step = trainer.state().step;
-  const std::string partial = broadcast_text(folder_ != nullptr ? begin(step, plan.bytes()) : "", 0, world_.everyone());
+  const std::string mine = folder_ != nullptr ? begin(step, plan.bytes(), deletes_older) : "";
+  const std::string partial = broadcast_text(mine, 0, world_.everyone());
   if (partial.empty()) return false;
   if (folder_ != nullptr) {
     texts_ = {.model_config = to_hugging_face_config(trainer.parameters().model(), "float32"),
@@ -100,10 +101,10 @@ bool RunCheckpoints::write(Trainer& trainer, const std::string& run_config) {
 }
 
 // Creates the folder for a checkpoint's files and returns its name; empty if the folder of all checkpoints is gone.
-std::string RunCheckpoints::begin(int64_t step, int64_t bytes) {
+std::string RunCheckpoints::begin(int64_t step, int64_t bytes, bool deletes_older) {
   std::string name;
   try {
-    if (folder_->is_in_place()) name = folder_->begin(step, bytes).filename();
+    if (folder_->is_in_place()) name = folder_->begin(step, bytes, deletes_older).filename();
   } catch (const std::runtime_error&) {  // includes errors because the folder is gone
     if (folder_->is_in_place()) throw;
   }

@@ -2,6 +2,7 @@
 // these functions in the same order, between two steps.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -33,8 +34,8 @@ class RunCheckpoints {
   // Finishes the previous checkpoint, then writes a checkpoint of the trainer's state. Returns when the operating
   // system has all data, which may not be on disk yet. Writes nothing and returns false if the previous checkpoint was
   // given up. Does the same if the folder has been deleted, because nobody could find a checkpoint without the rest of
-  // the run directory.
-  bool write(Trainer& trainer, const std::string& run_config);
+  // the run directory. `deletes_older`: whether the complete checkpoint replaces older ones.
+  bool write(Trainer& trainer, const std::string& run_config, bool deletes_older = true);
 
   // Lets rank 0 complete the checkpoint in the background, if all ranks' files are on disk by now. Throws UserError if
   // a rank's disk failed; then nothing of the checkpoint remains, and older checkpoints are unchanged. If the folder
@@ -45,8 +46,10 @@ class RunCheckpoints {
   // names a rank whose disk has completed no file for `wait_seconds`.
   bool finish();
 
-  // Returns the longest time so far, in seconds, from the start of a checkpoint until it was on disk.
+  // Returns the longest time so far, in seconds, from the start of a checkpoint until it was on disk; 0: none yet.
   double longest_seconds() const { return longest_seconds_; }
+  // Counts an earlier checkpoint, of another object.
+  void count_earlier(double seconds) { longest_seconds_ = std::max(longest_seconds_, seconds); }
 
  private:
   enum class DiskState : int64_t { done, works, silent, given_up };  // all ranks take the highest value of any rank
@@ -56,7 +59,7 @@ class RunCheckpoints {
   };
 
   void settle();
-  std::string begin(int64_t step, int64_t bytes);
+  std::string begin(int64_t step, int64_t bytes, bool deletes_older);
   DiskState state_of_disk(DiskWatch& watch) const;
   DiskState slowest_of_all(DiskState mine);
   void complain_of_silence(DiskWatch& watch);

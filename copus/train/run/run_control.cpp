@@ -38,8 +38,7 @@ std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& recei
   if (command == "pause" || command == "resume") {
     const bool pause = command == "pause";
     if (pause == pause_wanted_) return ControlReply{true, pause ? "it is paused already" : "it is not paused"};
-    pause_wanted_ = pause;
-    adaptation_.command(step, {pause ? Command::Kind::pause : Command::Kind::resume, {}});
+    set_pause(step, pause);
     return ControlReply{true, pause ? concat("pauses after step ", step + 1) : concat("goes on after step ", step)};
   }
   if (command != "pin" && command != "unpin" && command != "force") {
@@ -55,6 +54,11 @@ std::optional<ControlReply> RunControl::obey(const ControlFiles::Received& recei
   adaptation_.command(step, {pin ? Command::Kind::pin : Command::Kind::unpin, {}});
   return ControlReply{true, pin ? concat("stays with ", to_string(controller.current()))
                                 : concat("policy \"", policy_, "\" decides again")};
+}
+
+void RunControl::set_pause(int64_t step, bool pause) {
+  pause_wanted_ = pause;
+  adaptation_.command(step, {pause ? Command::Kind::pause : Command::Kind::resume, {}});
 }
 
 std::optional<ControlReply> RunControl::force(const ControlFiles::Received& received, int64_t step, bool standing,

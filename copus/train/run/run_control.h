@@ -32,6 +32,8 @@ class RunControl {
   // Creates the folder of commands again if it has been deleted.
   void put_back_folder() { files_.make_folder(); }
 
+  // Pauses the run after the step that follows `step`, or lets it continue, as the user's command does.
+  void set_pause(int64_t step, bool pause);
   // Returns whether the user has asked to pause the run.
   bool pause_wanted() const { return pause_wanted_; }
 

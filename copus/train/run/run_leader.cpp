@@ -7,6 +7,7 @@
 #include "copus/base/text/units.h"
 #include "copus/description/configuration_text.h"
 #include "copus/report/files/performance_profile.h"
+#include "copus/report/logs/decision_log.h"
 
 namespace copus {
 
@@ -28,9 +29,12 @@ void RunLeader::begin(bool can_judge_speed) {
                 "again, without the log so far; a checkpoint follows after the next step"));
     wants_checkpoint_ = true;
   }
+  // Read before the log is cut after `written_step_`, because the command may be later.
+  const bool is_paused = plan_.takes_over && is_run_paused(plan_.directory / "decisions.jsonl");
   adaptation_.emplace(plan_, written_step_, std::move(*start_), note);
   start_.reset();
   control_.emplace(plan_, *adaptation_, note);
+  if (is_paused) control_->set_pause(written_step_, true);
   if (can_judge_speed) stragglers_.emplace(plan_.start.strategy);
 }
 

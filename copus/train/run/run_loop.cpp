@@ -18,6 +18,7 @@
 #include "copus/orchestrator/controller/run_calibration.h"
 #include "copus/report/viewers/timeline.h"
 #include "copus/train/run/run_branches.h"
+#include "copus/train/run/run_setup.h"
 #include "copus/train/step/step_agreement.h"
 #include "copus/train/step/step_completion.h"
 
@@ -52,13 +53,32 @@ std::string what_is_safe(const RunPlan& plan) {
   return newest.damage.empty() ? ". The run has written no checkpoint; --resume begins it again" : "";
 }
 
-// Returns assumed seconds to write weights and optimizer slots in fp32.
-double checkpoint_seconds(const RunConfig& config) {
+// Returns the seconds to reserve for a checkpoint: three times `longest`, the run's longest checkpoint in seconds, but
+// at least 30 s or, if shorter, the assumed time. Before the first checkpoint (`longest` = 0), returns the assumed
+// time: that of writing weights and optimizer slots in fp32 to a slow disk.
+double checkpoint_seconds(const RunConfig& config, double longest) {
+  constexpr double margin = 3, least = 30;
   const int64_t bytes_of_parameter = size_of(DType::f32) + slot_bytes(config.optimizer.kind);
-  return static_cast<double>(bytes_of_parameter * count_parameters(config.model)) / assumed_bytes_per_second;
+  const double assumed =
+      static_cast<double>(bytes_of_parameter * count_parameters(config.model)) / assumed_bytes_per_second;
+  return longest > 0 ? std::max(margin * longest, std::min(assumed, least)) : assumed;
 }
 
 }  // namespace
+
+PassedBoundary begin_run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, bool have_cores,
+                         RunLeader* leader) {
+  const bool can_judge_speed = agree_to_judge_speed(plan.config, trainer.device(), have_cores, world);
+  trainer.gather_seconds(can_judge_speed);
+  if (leader != nullptr) {
+    leader->begin(can_judge_speed);
+    leader->introduce(dataset, world);
+  }
+  PassedBoundary passed{.written = trainer.state().step};
+  if (plan.checkpoint) passed.last_checkpoint = trainer.state().step;
+  passed.may_owe_evaluation = plan.checkpoint.has_value();
+  return passed;
+}
 
 RunLoop::RunLoop(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, const StopRequest& stop,
                  RunLeader* leader, Membership* membership)
@@ -97,6 +117,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   checkpoints_.emplace(
       checkpoints_path(plan_), leader_ ? &leader_->output().checkpoints() : nullptr, world_, plan_.config.wait_limit,
       [this] { return gives_up_checkpoint(); }, waits);
+  checkpoints_->count_earlier(passed.longest_checkpoint);
   if (leader_) leader_->go_on_adapting(trainer_);
   share_critical_batches();
   if (passed.record) at_boundary(*passed.record, passed);
@@ -124,7 +145,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
   }
   trainer_.gather_seconds_now();
   if (leader_) leader_->note_stragglers(trainer_);
-  if (traced_ < plan_.trace_steps) gather_timeline();
+  if (lacks_timeline(passed)) gather_timeline(passed);
   checkpoint(passed);
   if (trainer_.finished() && !held_out_loss_) held_out_loss_ = evaluate();
   return finish(passed);
@@ -132,6 +153,7 @@ std::optional<RunEnd> RunLoop::loop_until_end(PassedBoundary& passed) {
 
 // Does all work that is due after a step, or the remaining work if ranks were interrupted there.
 void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
+  passed.longest_checkpoint = checkpoints_->longest_seconds();
   held_out_loss_.reset();
   const bool calibrates = trainer_.stop_reason() == StopReason::calibrate && !trainer_.finished();
   const bool is_new = passed.written < record.step;
@@ -159,15 +181,15 @@ void RunLoop::at_boundary(StepRecord record, PassedBoundary& passed) {
   if (goes_on && is_sound() && is_due(record.step, plan_.config.checkpoint.interval)) checkpoint(passed);
 }
 
-StepRecord RunLoop::step(const PassedBoundary& passed) {
-  const bool trace = steps_ > 0 && traced_ < plan_.trace_steps;  // the first step is a warm-up
+StepRecord RunLoop::step(PassedBoundary& passed) {
+  const bool trace = steps_ > 0 && lacks_timeline(passed);  // the first step is a warm-up
   if (trace) trainer_.trace_next_step();
   const double begin = monotonic_seconds();
   StepRecord record = trainer_.step([&] { return reason_to_halt(passed); });
   longest_step_ = std::max(longest_step_, monotonic_seconds() - begin);
   ++steps_;
   if (leader_) leader_->note_stragglers(trainer_);
-  if (trace && ++traced_ == plan_.trace_steps) gather_timeline();
+  if (trace && ++traced_ == plan_.trace_steps) gather_timeline(passed);
   return record;
 }
 
@@ -371,7 +393,7 @@ void RunLoop::share_critical_batches() {
 // than any before. If ranks may join and leave, a rank that receives a signal asks to leave; the launcher decides
 // whether the run ends.
 StopReason RunLoop::reason_to_stop(double longest_step) const {
-  const double to_write = std::max(checkpoint_seconds(plan_.config), checkpoints_->longest_seconds());
+  const double to_write = checkpoint_seconds(plan_.config, checkpoints_->longest_seconds());
   const StopReason reason = stop_.reason(to_write + 2 * std::max(longest_step_, longest_step) + seconds_to_draw());
   if (membership_ == nullptr || (reason != StopReason::terminate && reason != StopReason::none)) return reason;
   if (reason == StopReason::terminate) membership_->ask_to_leave();
@@ -444,8 +466,8 @@ std::optional<HeldOutLoss> RunLoop::evaluate() {
   });
 }
 
-// Returns whether the weights may be written into a checkpoint. A skipped step may mean damaged weights, and their
-// checkpoint would replace the last sound one.
+// Returns whether a checkpoint of the weights may replace older ones. A skipped step may mean damaged weights. Then no
+// checkpoint is due, and one that is written because the run stops leaves the older ones.
 bool RunLoop::is_sound() const { return trainer_.state().skipped_in_a_row == 0; }
 
 // Makes up for an evaluation that a signal cut short before the run was resumed.
@@ -461,8 +483,11 @@ void RunLoop::checkpoint(PassedBoundary& passed) {
   passed.checkpointed_at = std::chrono::steady_clock::now();
   if (passed.last_checkpoint == trainer_.state().step) return;
   if (!checkpoints_->finish()) return note_given_up(passed);
-  if (leader_) leader_->sync_logs();  // first, so that the logs have all steps of any visible checkpoint
-  if (!checkpoints_->write(trainer_, to_toml(plan_.config))) return;
+  if (leader_) {
+    leader_->output().note_undeleted_checkpoint();
+    leader_->sync_logs();  // first, so that the logs have all steps of any visible checkpoint
+  }
+  if (!checkpoints_->write(trainer_, to_toml(plan_.config), /*deletes_older=*/is_sound())) return;
   if (leader_) {
     leader_->mark_checkpoint_begun();
     if (const auto learned = leader_->profile()) leader_->output().add(*learned);
@@ -491,7 +516,10 @@ void RunLoop::checkpoint_again(PassedBoundary& passed) {
 void RunLoop::keep_last_checkpoint(PassedBoundary& passed) {
   const auto is_lost = [this] {
     checkpoints_->finish();
-    if (leader_) leader_->keep_directory();
+    if (leader_) {
+      leader_->output().note_undeleted_checkpoint();
+      leader_->keep_directory();
+    }
     int64_t lost = leader_ && (leader_->wants_checkpoint() || !leader_->output().checkpoints().is_in_place());
     world_.everyone().broadcast(&lost, 1, DataType::int64, 0);
     return lost != 0;
@@ -503,12 +531,19 @@ void RunLoop::keep_last_checkpoint(PassedBoundary& passed) {
                          "state after step ", trainer_.state().step, " is lost"));
 }
 
-void RunLoop::gather_timeline() {
+// Returns whether the job still has to write a timeline. Ranks that come or go end a timeline that is not complete, and
+// the next RunLoop begins it again.
+bool RunLoop::lacks_timeline(const PassedBoundary& passed) const {
+  return plan_.trace_steps > 0 && !passed.has_timeline;
+}
+
+void RunLoop::gather_timeline(PassedBoundary& passed) {
   const MeshCoordinates here = Mesh(trainer_.configuration().strategy).coordinates(world_.rank());
   const RankTimeline mine{
       concat("rank ", world_.rank(), " (dp ", here.data, ", tp ", here.tensor, ", pp ", here.pipeline, ")"),
       trainer_.events()};
   const std::vector<std::string> all = gather_bytes(to_bytes(mine), world_);
+  passed.has_timeline = true;
   if (!leader_) return;
   std::vector<RankTimeline> timelines;
   std::transform(all.begin(), all.end(), std::back_inserter(timelines), timeline_from_bytes);

@@ -27,9 +27,16 @@ struct PassedBoundary {
   std::optional<RunCalibration> calibration = {};  // begun after the latest step, and not yet logged by rank 0
   std::optional<int64_t> last_checkpoint = {};     // step of the latest checkpoint
   bool may_owe_evaluation = false;                 // whether just resumed from a checkpoint; the same on all ranks
+  double longest_checkpoint = 0;                   // in seconds, since the state was loaded; 0: no checkpoint yet
+  bool has_timeline = false;                       // whether the job has written its timeline; the same on all ranks
   // Start of the latest checkpoint; without one, start of the run.
   std::chrono::steady_clock::time_point checkpointed_at = std::chrono::steady_clock::now();
 };
+
+// Begins the run once all ranks have loaded its first state: rank 0 opens the run directory. Every rank calls it.
+// `have_cores`: as set_up_process returns. `leader`: null on all ranks but 0. Returns what RunLoop continues from.
+PassedBoundary begin_run(const RunPlan& plan, const Dataset& dataset, Trainer& trainer, World& world, bool have_cores,
+                         RunLeader* leader);
 
 class RunLoop {
  public:
@@ -44,7 +51,7 @@ class RunLoop {
  private:
   std::optional<RunEnd> loop_until_end(PassedBoundary& passed);
   void at_boundary(StepRecord record, PassedBoundary& passed);
-  StepRecord step(const PassedBoundary& passed);
+  StepRecord step(PassedBoundary& passed);
   void note_progress();
   void note_change(PassedBoundary& passed);
   void make_switch(PassedBoundary& passed);
@@ -70,7 +77,8 @@ class RunLoop {
   void checkpoint_by_time(PassedBoundary& passed);
   void checkpoint_again(PassedBoundary& passed);
   void keep_last_checkpoint(PassedBoundary& passed);
-  void gather_timeline();
+  bool lacks_timeline(const PassedBoundary& passed) const;
+  void gather_timeline(PassedBoundary& passed);
   RunEnd finish(PassedBoundary& passed);
 
   const RunPlan& plan_;

@@ -137,6 +137,13 @@ void RunOutput::unless_gone(const std::function<void()>& write) const {
   }
 }
 
+void RunOutput::note_undeleted_checkpoint() {
+  const std::string& failure = checkpoints_.deletion_failure();
+  const bool is_told = std::exchange(has_told_of_undeleted_, !failure.empty());
+  if (failure.empty() || is_told) return;
+  note(concat(failure, ", an old checkpoint; the run continues and tries again after the next checkpoint"));
+}
+
 void RunOutput::add(const PerformanceProfile& profile) {
   unless_gone([&] { write_profile(profile_path(plan_), profile); });
 }

@@ -66,6 +66,8 @@ class RunOutput {
 
   // Returns the folder of this run's checkpoints.
   CheckpointFolder& checkpoints() { return checkpoints_; }
+  // Reports that an old checkpoint could not be deleted, once until a deletion succeeds again.
+  void note_undeleted_checkpoint();
   // Writes the learned step times.
   void add(const PerformanceProfile& profile);
   void timeline(const std::vector<RankTimeline>& ranks);
@@ -99,6 +101,7 @@ class RunOutput {
   Progress progress_;
   int64_t logged_step_ = 0;
   bool has_told_of_loss_ = false;
+  bool has_told_of_undeleted_ = false;
   std::string shard_list_;  // contents of shards.txt
 };
 

@@ -266,12 +266,17 @@ ClaimedDirectory::~ClaimedDirectory() {
   }
 }
 
-RunPlan plan_run(const RunRequest& request) {
+RunPlan plan_without_run(const RunRequest& request) {
   RunPlan plan;
   plan.program = request.program;
   plan.trace_steps = request.trace_steps;
   plan.write_page = request.write_page;
   plan.new_data = request.new_data;
+  return plan;
+}
+
+RunPlan plan_run(const RunRequest& request) {
+  RunPlan plan = plan_without_run(request);
   if (request.config_path.empty() && !request.resume) throw UserError("train: give the CONFIG.toml of the run");
   if (request.new_data && !request.resume) throw UserError("--new-data is for a run that goes on: give --resume too");
   if (request.resume && request.run_directory.empty()) {

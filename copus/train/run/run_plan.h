@@ -44,6 +44,9 @@ struct RunPlan {
   bool new_data = false;                  // RunRequest::new_data
 };
 
+// Returns a plan with only those settings that each process takes from its own request. The run's are still missing.
+RunPlan plan_without_run(const RunRequest& request);
+
 // A run directory for a user who names none. It is unique even if several jobs start at the same time.
 class ClaimedDirectory {
  public:

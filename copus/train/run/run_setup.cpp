@@ -54,15 +54,15 @@ void verify_together(const Checkpoint& checkpoint, World& world) {
 
 }  // namespace
 
-bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks) {
+bool set_up_process(const RunConfig& config, int64_t local_ranks) {
   install_caching_allocator();
-  // Limits the memory of the process on a CPU. A policy or command may move the run to a layout that needs more memory
-  // than there is. Allocation must then fail before the machine runs out of memory. GPUs report lack of memory
-  // themselves. On the modelled clock there is no limit, because the described memory belongs to other devices.
-  if (device.is_cpu() && !config.cluster.is_modelled()) {
-    set_host_memory_limit(static_cast<int64_t>(config.cluster.description.device.memory_bytes));
-  }
   return configure_aten(config.execution.threads, local_ranks);
+}
+
+void limit_memory(const RunConfig& config, at::Device device, int64_t ranks) {
+  // GPUs report lack of memory themselves. On the modelled clock the described memory belongs to other devices.
+  if (!device.is_cpu() || config.cluster.is_modelled()) return;
+  set_host_memory_limit(static_cast<int64_t>(memory_of_rank(config.cluster.description, ranks)));
 }
 
 void check_modelled_job(const RunPlan& plan) {
@@ -135,11 +135,12 @@ void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, Wo
   }
 }
 
-void load_first_state(const RunPlan& plan, Trainer& trainer, World& world) {
+void load_first_state(RunPlan& plan, Trainer& trainer, World& world) {
   check_folder_is_shared(plan.directory, trainer.plan_checkpoint(), world);
   if (plan.checkpoint) {
     verify_together(*plan.checkpoint, world);
     trainer.restore(*plan.checkpoint, plan.new_data);
+    plan.checkpoint->release_tensors();  // NFS keeps deleted files as long as they are mapped, and with them the folder
   } else if (!plan.config.init_from.empty()) {
     load_initial_weights(plan.config, trainer);
   }

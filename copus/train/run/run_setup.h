@@ -12,9 +12,13 @@
 
 namespace copus {
 
-// Sets up this process's memory and threads for a run. `local_ranks` ranks share the machine's cores. Returns whether
-// every thread of these ranks has a core.
-bool set_up_process(const RunConfig& config, at::Device device, int64_t local_ranks);
+// Sets up this process's allocator and threads for a run. `local_ranks` ranks share the machine's cores. Returns
+// whether every thread of these ranks has a core.
+bool set_up_process(const RunConfig& config, int64_t local_ranks);
+
+// Limits this process on a CPU to what a rank of `ranks` may use by the cluster's description. A policy or command may
+// move the run to a layout that needs more memory than there is. Allocation then fails before the machine runs out.
+void limit_memory(const RunConfig& config, at::Device device, int64_t ranks);
 
 // Throws UserError if the job of a modelled clock does not fit into its devices' memory. These devices do not exist, so
 // no allocation would fail.
@@ -44,9 +48,10 @@ void check_state_fits(const RunConfig& config, const Configuration& configuratio
 // files. They would then wait for each other for ever, or train different models. Throws UserError.
 void check_all_ranks_begin_alike(const RunPlan& plan, const Dataset& dataset, World& world);
 
-// Loads the initial state from the run's checkpoint or from a model file. All ranks call it and verify the checkpoint
-// together. Throws UserError if a file is invalid, or if ranks do not share the run directory.
-void load_first_state(const RunPlan& plan, Trainer& trainer, World& world);
+// Loads the initial state from the run's checkpoint or from a model file, and releases the checkpoint's tensors. All
+// ranks call it and verify the checkpoint together. Throws UserError if a file is invalid, or if ranks do not share the
+// run directory.
+void load_first_state(RunPlan& plan, Trainer& trainer, World& world);
 
 // Returns whether ranks' computing times show which ranks are slow. Rank 0 decides for all. Computing times do not show
 // it if ranks share cores, on GPUs (where the host knows only when it issued an operation), and on the modelled clock

@@ -16,9 +16,14 @@
 #include <vector>
 
 #include "copus/base/files/durable_file.h"
+#include "copus/base/testing/immovable_folder.h"
 #include "copus/base/testing/test_support.h"
 #include "copus/checkpoint/checkpoint_files.h"
 #include "copus/comm/shared_memory/single_rank_world.h"
+#include "copus/train/run/run_data.h"
+#include "copus/train/run/run_leader.h"
+#include "copus/train/run/run_loop.h"
+#include "copus/train/trainer/trainer.h"
 
 namespace {
 
@@ -57,12 +62,13 @@ namespace copus {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
-  const TemporaryFolder folder;
+// Plans a run of one rank in `folder`, which must exist.
+RunPlan plan_of_tiny_run(const fs::path& folder) {
   {
-    std::ofstream corpus(folder.path() / "corpus.txt");
+    std::ofstream corpus(folder / "corpus.txt");
     for (int i = 0; i < 200; ++i) corpus << "the sea and the sky " << i << '\n';
   }
   RunConfig config;
@@ -71,7 +77,7 @@ TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
   config.model.num_layers = 1;
   config.model.num_heads = config.model.num_kv_heads = 2;
   config.model.head_dim = 8;
-  config.data.train = {{.path = (folder.path() / "corpus.txt").string(), .weight = 1}};
+  config.data.train = {{.path = (folder / "corpus.txt").string(), .weight = 1}};
   config.data.held_out_fraction = 0;
   config.train.sequence_length = 16;
   config.train.global_batch = 4;
@@ -79,22 +85,31 @@ TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
   config.train.max_steps = 5;
   config.execution.precision = Precision::fp32;
   config.execution.threads = 1;
-  config.checkpoint.interval = 2;
-  config.adapt.policy = PolicyKind::fixed;
-  config.cluster.description.device.matmul_flops_per_second = 1e10;
-  RunPlan plan{.program = "copus",
-               .config = config,
-               .start = configuration_of(config),
-               .directory = fs::canonical(folder.path()) / "run",
-               .resume = false,
-               .checkpoint = {},
-               .damage = {},
-               .logged_step = 0,
-               .changes = {}};
+  return {.program = "copus",
+          .config = config,
+          .start = configuration_of(config),
+          .directory = fs::canonical(folder) / "run",
+          .resume = false,
+          .checkpoint = {},
+          .damage = {},
+          .logged_step = 0,
+          .changes = {}};
+}
+
+RunEnd train_alone(RunPlan plan) {
+  const std::unique_ptr<World> world = single_rank_world();
+  return run_training(std::move(plan), 0, std::chrono::steady_clock::now(), *world, at::kCPU, 1);
+}
+
+TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
+  const TemporaryFolder folder;
+  RunPlan plan = plan_of_tiny_run(folder.path());
+  plan.config.checkpoint.interval = 2;
+  plan.config.adapt.policy = PolicyKind::fixed;
+  plan.config.cluster.description.device.matmul_flops_per_second = 1e10;
   watched_run = plan.directory;
   syncs.clear();
-  const std::unique_ptr<World> world = single_rank_world();
-  EXPECT_EQ(run_training(std::move(plan), 0, std::chrono::steady_clock::now(), *world, at::kCPU, 1), RunEnd::done);
+  EXPECT_EQ(train_alone(std::move(plan)), RunEnd::done);
   watched_run.clear();
 
   std::vector<int64_t> steps;
@@ -104,6 +119,55 @@ TEST(RunTraining, TheLogsAreOnTheDiskBeforeACheckpointIsFound) {
   }
   EXPECT_THAT(steps, ElementsAre(2, 4, 5));
   EXPECT_THAT(syncs["decisions.jsonl"], SizeIs(3));
+}
+
+TEST(RunTraining, GoesOnIfAnOldCheckpointCannotBeDeletedAndSaysSoOnce) {
+  const TemporaryFolder folder;
+  RunPlan plan = plan_of_tiny_run(folder.path());
+  plan.config.checkpoint.interval = 1;
+  plan.config.checkpoint.keep_last = 1;
+  const fs::path checkpoints = plan.directory / "checkpoints";
+  ::testing::internal::CaptureStdout();
+  {
+    const ImmovableFolder protection(checkpoints / checkpoint_name(1));
+    EXPECT_EQ(train_alone(std::move(plan)), RunEnd::done);
+  }
+  const std::string output = ::testing::internal::GetCapturedStdout();
+  const size_t told = output.find("cannot rename " + (checkpoints / checkpoint_name(1)).string());
+  EXPECT_NE(told, std::string::npos) << output;
+  EXPECT_EQ(output.rfind("cannot rename"), told) << output;
+  EXPECT_THAT(list_directory(checkpoints), ElementsAre(".lock", "step-00000001", "step-00000005"));
+}
+
+TEST(RunTraining, ACheckpointAfterSkippedStepsLeavesTheOlderOnes) {
+  const TemporaryFolder folder;
+  RunPlan plan = plan_of_tiny_run(folder.path());
+  plan.config.checkpoint.interval = 1;
+  plan.config.checkpoint.keep_last = 1;
+  plan.config.optimizer.schedule = LearningRateSchedule::constant;
+  plan.config.optimizer.lr = 1e30;  // no step after the first update has a finite gradient
+  const fs::path checkpoints = plan.directory / "checkpoints";
+  EXPECT_EQ(train_alone(std::move(plan)), RunEnd::done);
+  EXPECT_THAT(list_directory(checkpoints), ElementsAre(".lock", "step-00000001", "step-00000005"));
+}
+
+// On the virtual clock, computing times show which ranks are slow even if ranks share cores.
+TEST(BeginRun, TheTrainerGathersComputingTimesExactlyIfTheLeaderJudgesThem) {
+  const TemporaryFolder folder;
+  RunPlan plan = plan_of_tiny_run(folder.path());
+  plan.config.train.max_steps = 100;
+  plan.config.cluster.clock = ClockKind::virtual_time;
+  const Dataset dataset = open_run_data(plan.config);
+  resolve_documents(plan.config, dataset);
+  const std::unique_ptr<World> world = single_rank_world();
+  Trainer trainer(plan.config, dataset, at::kCPU, *world);
+  RunLeader leader(plan, trainer.state());
+  begin_run(plan, dataset, trainer, *world, /*have_cores=*/false, &leader);
+  for (int64_t step = 0; step < straggler_window; ++step) trainer.step();
+  leader.note_stragglers(trainer);
+  EXPECT_THAT(trainer.take_seconds(), IsEmpty()) << "the leader has taken them";
+  for (int64_t step = 0; step < straggler_window; ++step) trainer.step();
+  EXPECT_EQ(std::ssize(trainer.take_seconds()), straggler_window);
 }
 
 }  // namespace

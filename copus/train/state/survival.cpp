@@ -25,6 +25,10 @@ void Survival::release_gradients() {
   for (BucketState& bucket : kept_->at_rest.mine) bucket.gradient.reset();
 }
 
+void Survival::learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
+  if (kept_) kept_->critical_batches = critical_batches;
+}
+
 void Survival::begin_records(int64_t epoch, const TrainingState& training) {
   if (!kept_) return;
   kept_->loaded_in = epoch;

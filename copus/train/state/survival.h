@@ -31,6 +31,9 @@ class Survival {
   const std::vector<BucketState>& mine() const { return kept_->at_rest.mine; }
   void release_gradients();
 
+  // As Trainer::learn.
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches);
+
   // Sends the addresses of `state`, this rank's part of the state, to all ranks. Every rank calls this, even if the
   // job's state does not survive failures. `processes`: the process of each rank.
   void share_addresses(StateMover& mover, const std::vector<BucketState>& state, std::vector<int64_t> processes);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "copus/comm/shared_memory/state_arena.h"
+#include "copus/config/job_config.h"
 #include "copus/model/memory/state_memory.h"
 #include "copus/record/step_record.h"
 #include "copus/train/optimizer/optimizer.h"
@@ -52,6 +53,8 @@ struct SurvivingState {
   DecidedStep decided;                 // latest decision that this process knows
   std::optional<WeightUpdate> update;  // latest update that this process has begun
   std::optional<StepRecord> record;    // of the latest step, if this process took part in it or received it
+  // Measured by the run, for the records of steps (StepCompletion::learn). Empty: those of the configuration count.
+  std::vector<MeasuredCriticalBatch> critical_batches;
 
   // Returns whether this process was a rank of the layout, and so knows the progress of training.
   bool holds_state() const { return !at_rest.mine.empty(); }

@@ -86,6 +86,10 @@ extern "C" void note_signal(int signal, siginfo_t* sent, void* /*context*/) {
   errno = before;
 }
 
+// Used instead of SIG_IGN: programs that this process starts would inherit SIG_IGN, and stop_signals() would read it as
+// the user's wish (nohup).
+extern "C" void ignore_signal(int /*signal*/) {}
+
 }  // namespace
 
 StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_point start)
@@ -103,7 +107,7 @@ StopRequest::StopRequest(double max_seconds, std::chrono::steady_clock::time_poi
 }
 
 StopRequest::~StopRequest() {
-  for (const int number : signals_) std::signal(number, SIG_DFL);
+  for (const int number : signals_) std::signal(number, noted_signal != 0 ? ignore_signal : SIG_DFL);
 }
 
 void StopRequest::tell_user(bool tells) { speaks_to_user = tells ? 1 : 0; }

@@ -17,8 +17,9 @@ using StopQuestion = std::function<StopReason()>;
 
 // Catches stop signals (copus/base/process/stop_signals.h) during its lifetime, so that a run can finish its step and
 // write a checkpoint. A second SIGINT or SIGTERM ends the process at once, even within a step. A second SIGTERM counts
-// only at least one second after the first, because launchers and schedulers may both send one. At most one object may
-// exist at a time.
+// only at least one second after the first, because launchers and schedulers may both send one. If a signal was caught,
+// later ones have no effect after the object's lifetime either, so that the process ends with the exit code of a
+// stopped run. At most one object may exist at a time.
 class StopRequest {
  public:
   // `max_seconds` limits wall-clock time since `start`; 0: no limit. Construct the object once this process is set up:

@@ -56,6 +56,20 @@ TEST(StopRequest, NoticesStopTheRunAndNeverEndTheProcess) {
   }
 }
 
+TEST(StopRequest, OnceARunIsStoppedNoSignalChangesItsExitCode) {
+  const auto end_run = [](bool is_stopped) {
+    {
+      const StopRequest stop(0);
+      if (is_stopped) std::raise(SIGUSR1);
+    }
+    std::raise(SIGTERM);
+    std::raise(SIGUSR1);
+    std::exit(75);
+  };
+  EXPECT_EXIT(end_run(true), ::testing::ExitedWithCode(75), "");
+  EXPECT_EXIT(end_run(false), ::testing::KilledBySignal(SIGTERM), "");
+}
+
 TEST(StopRequest, ANoticeAfterAnInterruptLeavesItAnInterrupt) {
   const StopRequest stop(0);
   std::raise(SIGINT);

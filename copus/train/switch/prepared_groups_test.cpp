@@ -1,5 +1,5 @@
-// Tests that a trainer has the groups of its layout connected before it requests them, at the beginning and in a
-// switch.
+// Tests that a trainer has the groups of its layout connected before it requests them: at the beginning, in a switch,
+// and after branches.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "copus/base/testing/test_support.h"
 #include "copus/comm/testing/rank_threads.h"
+#include "copus/train/run/run_branches.h"
 #include "copus/train/testing/test_layouts.h"
 #include "copus/train/trainer/trainer.h"
 
@@ -122,6 +123,28 @@ TEST_F(PreparedGroups, ComeBeforeTheModelsThatUseThem) {
     EXPECT_EQ(world.preparations(), 3);  // of the new layout only, once the state has moved
     trainer.step();
   });
+}
+
+// Branches measure no dual norms, so they do not open the groups of all ranks of a pipeline rank. The run needs these
+// groups in its next step.
+TEST_F(PreparedGroups, AreTheRunsAgainAfterBranches) {
+  RunConfig run = with_changes(begin_, {ranks(2, 2, 2), dual_norms});
+  run.data.held_out_fraction = 0.1;
+  run_ranks_as_threads(
+      8,
+      [&](World& inner) {
+        kernels::set_num_threads(1);
+        StrictWorld world(inner);
+        const Dataset dataset = open_data(run);
+        Trainer trunk(run, dataset, at::kCPU, world);
+        const StepRecord record = trunk.step();
+        const auto go_on = [] { return StopReason::none; };
+        const CalibrationRequest one_branch{.batch = run.train.global_batch, .repetitions = 1};
+        const BranchesEnd end = train_branches(run, one_branch, record, trunk, dataset, world, go_on, [] {});
+        EXPECT_EQ(end.calibration.branches, 1);
+        trunk.step();
+      },
+      60);
 }
 
 // On a full GPU, groups of the new layout cannot be opened. Training continues in the old one.

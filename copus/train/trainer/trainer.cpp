@@ -157,6 +157,8 @@ std::optional<Obstacle> Trainer::obstacle_to_branch(int64_t global_batch) const 
                            training_.world.everyone());
 }
 
+void Trainer::require_groups() const { training_.world.require(groups_of(training_.config, training_.executed())); }
+
 void Trainer::spend(double seconds) {
   training_.state.add_pause(seconds);
   training_.clock.add_pause(seconds);

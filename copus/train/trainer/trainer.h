@@ -64,6 +64,8 @@ class Trainer {
   // Returns an obstacle if some rank lacks the memory for a second trainer in this layout, with its own state and
   // steps. Every rank calls this and gets the same answer.
   std::optional<Obstacle> obstacle_to_branch(int64_t global_batch) const;
+  // Opens this trainer's groups again, after a branch has opened its own in their place. Every rank calls it.
+  void require_groups() const;
 
   // Makes one step: forward and backward of this rank's share of the global batch in micro-batches, reduction,
   // clipping, the optimizer's update. A step whose loss or gradient norm is not finite changes no weight and counts as
@@ -98,7 +100,10 @@ class Trainer {
   // Counts seconds for which training stood still between two steps. All ranks call it with the same number.
   void spend(double seconds);
   // As StepCompletion::learn, on all ranks.
-  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) { step_.learn(critical_batches); }
+  void learn(const std::vector<MeasuredCriticalBatch>& critical_batches) {
+    step_.learn(critical_batches);
+    survival_.learn(critical_batches);
+  }
 
   // Sets whether steps measure the gradient noise scale, from the next one on; initially as noise_scale.enabled says.
   // This changes neither losses nor weights, except for rounding in steps that are split in two to measure it
