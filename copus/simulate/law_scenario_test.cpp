@@ -76,10 +76,9 @@ TEST(LawScenario, CalibrationsHaveErrors) {
   LawScenario scenario = make_law_scenario(config, short_question());
   const auto critical_batch_at_the_end = [&] {
     double critical = 0;
-    const SimulatedRun run =
-        simulate(scenario.world, as_simulated(config, scenario), [&](const SimulatedDecision& simulated) {
-          critical = simulated.decision.critical_batch.value_or(critical);
-        });
+    const SimulatedRun run = simulate(
+        scenario.world, as_simulated(config, scenario),
+        [&](const SimulatedDecision& simulated) { critical = simulated.decision.critical_batch.value_or(critical); });
     EXPECT_GT(run.calibrations, 0);
     return critical;
   };
