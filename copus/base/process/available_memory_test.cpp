@@ -5,10 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "copus/base/testing/system_files.h"
 #include "copus/base/testing/test_support.h"
 
 namespace copus {
@@ -24,16 +23,12 @@ TEST(AvailableMemory, IsSomeOfTheMachines) {
 class MemoryOfGroups : public testing::Test {
  protected:
   MemoryOfGroups() { write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB"); }
-  void write(const std::string& file, const std::string& text) {
-    const std::filesystem::path path = folder_.path() / file;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text << "\n";
-  }
-  int64_t available() const { return available_memory_bytes(folder_.path()); }
-  int64_t usable() const { return usable_memory_bytes(folder_.path()); }
+  void write(const std::string& file, const std::string& text) { files_.write(file, text); }
+  int64_t available() const { return available_memory_bytes(files_.root()); }
+  int64_t usable() const { return usable_memory_bytes(files_.root()); }
 
   const int64_t whole_ = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  TemporaryFolder folder_;
+  SystemFiles files_;
 };
 
 TEST_F(MemoryOfGroups, WithoutALimitTheSystemsCounts) {

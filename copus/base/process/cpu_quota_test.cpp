@@ -2,13 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 
 #include "copus/base/process/cores.h"
-#include "copus/base/testing/test_support.h"
+#include "copus/base/testing/system_files.h"
 
 namespace copus {
 namespace {
@@ -16,14 +14,10 @@ namespace {
 // The files of a machine whose kernel limits a process's CPU time.
 class CpuQuota : public testing::Test {
  protected:
-  void write(const std::string& file, const std::string& text) {
-    const std::filesystem::path path = folder_.path() / file;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text << "\n";
-  }
-  std::optional<double> quota() const { return cpu_quota(folder_.path()); }
+  void write(const std::string& file, const std::string& text) { files_.write(file, text); }
+  std::optional<double> quota() const { return cpu_quota(files_.root()); }
 
-  TemporaryFolder folder_;
+  SystemFiles files_;
 };
 
 TEST_F(CpuQuota, NoFilesAreNoQuota) { EXPECT_EQ(quota(), std::nullopt); }
@@ -66,14 +60,14 @@ TEST_F(CpuQuota, AContainerOfVersionOneSeesItsGroupAsTheMountAndTheHostsPath) {
 
 TEST_F(CpuQuota, BoundsTheUsableCoresAndIsRoundedUp) {
   const int64_t bound = cores_of_affinity();
-  EXPECT_EQ(usable_cores(folder_.path()), bound);
+  EXPECT_EQ(usable_cores(files_.root()), bound);
   write("proc/self/cgroup", "0::/");
   write("sys/fs/cgroup/cpu.max", "10000 100000");
-  EXPECT_EQ(usable_cores(folder_.path()), 1) << "a tenth of a core";
+  EXPECT_EQ(usable_cores(files_.root()), 1) << "a tenth of a core";
   write("sys/fs/cgroup/cpu.max", std::to_string(bound * 100'000 - 50'000) + " 100000");
-  EXPECT_EQ(usable_cores(folder_.path()), bound) << "half a core less";
+  EXPECT_EQ(usable_cores(files_.root()), bound) << "half a core less";
   write("sys/fs/cgroup/cpu.max", std::to_string((bound + 3) * 100'000) + " 100000");
-  EXPECT_EQ(usable_cores(folder_.path()), bound) << "more than the process may run on";
+  EXPECT_EQ(usable_cores(files_.root()), bound) << "more than the process may run on";
 }
 
 }  // namespace

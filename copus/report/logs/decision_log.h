@@ -111,10 +111,9 @@ std::vector<DecisionEvent> read_decision_log(const std::filesystem::path& path,
 // not read. Otherwise these are all events.
 std::vector<DecisionEvent> read_decisions_to_resume(const std::filesystem::path& path, int64_t last_step);
 
-// Returns whether the run that writes this log is paused by a command; false if the file does not exist. A resumed run
-// is no longer paused, so a process that takes over a paused run logs the command again. Of a long log, reads only the
-// last 16 MiB: a paused run logs little.
-// Throws UserError if a line of a command is damaged.
+// Returns whether the run that writes this log is paused by a command; false if the file does not exist. A resumption
+// ends the pause, so a process that takes over a paused run logs the command again. Reads at most the last 16 MiB of
+// the log, which suffices because a paused run logs little. Throws UserError if a line of a command is damaged.
 bool is_run_paused(const std::filesystem::path& path);
 
 // Returns the events to show to people, without states. A log of more than 16 MiB would take long to parse, so of its

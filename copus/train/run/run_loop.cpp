@@ -55,7 +55,7 @@ std::string what_is_safe(const RunPlan& plan) {
 
 // Returns the seconds to reserve for a checkpoint: three times `longest`, the run's longest checkpoint in seconds, but
 // at least 30 s or, if shorter, the assumed time. Before the first checkpoint (`longest` = 0), returns the assumed
-// time: that of writing weights and optimizer slots in fp32 to a slow disk.
+// time, in which a slow disk takes weights and optimizer slots in fp32.
 double checkpoint_seconds(const RunConfig& config, double longest) {
   constexpr double margin = 3, least = 30;
   const int64_t bytes_of_parameter = size_of(DType::f32) + slot_bytes(config.optimizer.kind);

@@ -53,7 +53,7 @@ struct SurvivingState {
   DecidedStep decided;                 // latest decision that this process knows
   std::optional<WeightUpdate> update;  // latest update that this process has begun
   std::optional<StepRecord> record;    // of the latest step, if this process took part in it or received it
-  // Measured by the run, for the records of steps (StepCompletion::learn). Empty: those of the configuration count.
+  // Measured by the run, for the records of steps (StepCompletion::learn). Empty: the configuration's rule applies.
   std::vector<MeasuredCriticalBatch> critical_batches;
 
   // Returns whether this process was a rank of the layout, and so knows the progress of training.
